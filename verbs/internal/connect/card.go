@@ -22,7 +22,7 @@ type entry struct {
 
 const (
 	maxEntries = 16
-	maxCard    = maxEntries * (MaxName + 5 + (MaxBlob*4+2)/3 + 1)
+	maxCard    = maxEntries * (maxName + 5 + (maxBlob*4+2)/3 + 1)
 )
 
 var blobText = base64.RawURLEncoding.Strict()
@@ -50,8 +50,8 @@ func parseCard(s string) ([]entry, error) {
 			return nil, fmt.Errorf("%w: card entry %.80q is not name,priority,blob", driver.ErrInvalid, text)
 		}
 		p, err := strconv.ParseUint(f[1], 10, 8)
-		if err != nil || p > MaxPriority || strconv.FormatUint(p, 10) != f[1] {
-			return nil, fmt.Errorf("%w: card entry %.80q: priority %q is not 0 to %d", driver.ErrInvalid, text, f[1], MaxPriority)
+		if err != nil || p > maxPriority || strconv.FormatUint(p, 10) != f[1] {
+			return nil, fmt.Errorf("%w: card entry %.80q: priority %q is not 0 to %d", driver.ErrInvalid, text, f[1], maxPriority)
 		}
 		blob, err := decodeBlob(f[2])
 		if err != nil {
@@ -78,8 +78,8 @@ func decodeBlob(text string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("blob: %w", err)
 	}
-	if len(blob) > MaxBlob {
-		return nil, fmt.Errorf("blob of %d bytes, limit is %d", len(blob), MaxBlob)
+	if len(blob) > maxBlob {
+		return nil, fmt.Errorf("blob of %d bytes, limit is %d", len(blob), maxBlob)
 	}
 	return blob, nil
 }

@@ -6,8 +6,8 @@ import (
 
 // Limits of an endpoint.
 const (
-	MaxQPs      = 4   // queue pairs of one endpoint
-	MaxUserData = 128 // bytes of user data in each direction
+	maxQPs      = 4   // queue pairs of one endpoint
+	maxUserData = 128 // bytes of user data in each direction
 )
 
 // QP is a queue pair in state RESET that is to be connected. One goroutine at a time calls its methods, in the order
@@ -45,10 +45,10 @@ type Path struct {
 // Remote is the peer's description of its end.
 type Remote struct {
 	QPs []uint32 // queue pair numbers
-	LID uint16
-	GID [16]byte
+	lid uint16
+	gid [16]byte
 	MTU int // bytes, as both sides agreed on it
-	// UserData, at most MaxUserData bytes, is passed to the peer.
+	// UserData, at most maxUserData bytes, is passed to the peer.
 	UserData []byte // the peer's EndpointConfig.UserData
 }
 
@@ -92,28 +92,28 @@ type EndpointConfig struct {
 	PeerCard        string // [Modules.Card] of the peer
 	PeerName        string // for errors, usually its url
 
-	// QPs are 1 to MaxQPs queue pairs of the port; the peer must have as many. The caller owns them, but must not
+	// QPs are 1 to maxQPs queue pairs of the port; the peer must have as many. The caller owns them, but must not
 	// change their state until the endpoint is Connected, Ready or Done.
 	QPs []QP
 
-	// UserData, at most MaxUserData bytes, is given to the peer.
+	// UserData, at most maxUserData bytes, is given to the peer.
 	UserData []byte
 
 	// Prepare, if not nil, posts receives. A goroutine of this package calls it once, when the queue pairs are in INIT
 	// and the peer is known. Its error fails the endpoint. It may block.
 	Prepare func(*Remote) error
 
-	// With Deferred the caller posts receives only when the endpoint is Connected, and then calls ClearToSend. It
+	// With deferred the caller posts receives only when the endpoint is Connected, and then calls ClearToSend. It
 	// makes both sides use CTS.
-	Deferred bool
+	deferred bool
 
 	// Wake, if not nil, is called after each change of state, by a goroutine of
 	// this package. It must not block, nor call the endpoint's methods other
 	// than State, Err and Remote.
 	Wake func()
 
-	// Timeout replaces Config.Timeout for this endpoint; 0 means Config.Timeout.
-	Timeout time.Duration
+	// timeout replaces Config.Timeout for this endpoint; 0 means Config.Timeout.
+	timeout time.Duration
 }
 
 // Endpoint is one end of a connection being made or made. Its methods may be
@@ -134,7 +134,7 @@ type Endpoint interface {
 	// Remote returns the peer's end from Connected on, and nil before. The caller must not change it.
 	Remote() *Remote
 
-	// ClearToSend reports that receives are posted, for an endpoint with Deferred.
+	// ClearToSend reports that receives are posted, for an endpoint with deferred.
 	ClearToSend()
 
 	// Finalize gives up the connection in any state: the peer sees Failed or Lost with ErrClosed. The queue pairs keep

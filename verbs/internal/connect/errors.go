@@ -9,29 +9,29 @@ import (
 // ErrBroken (the peer is gone, silent or unreachable, or a queue pair could not be moved), ErrAuth, ErrVersion,
 // ErrClosed (the peer gave up or closed in order), ErrInvalid (the ports do not fit together).
 type Error struct {
-	Manager string // "oob", "rdmacm"
-	Device  string // device and port, as in "rxe0/1"
-	Peer    string // EndpointConfig.PeerName, or the incarnation
-	State   string // step that failed: "request", "modify to RTR", …
-	Err     error
+	manager string // "oob", "rdmacm"
+	device  string // device and port, as in "rxe0/1"
+	peer    string // EndpointConfig.PeerName, or the incarnation
+	state   string // step that failed: "request", "modify to RTR", …
+	err     error
 }
 
 // Error implements error in one line.
 func (e *Error) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "connect by %s on %s", e.Manager, e.Device)
-	if e.Peer != "" {
-		if strings.ContainsFunc(e.Peer, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			fmt.Fprintf(&b, " to %q", e.Peer)
+	fmt.Fprintf(&b, "connect by %s on %s", e.manager, e.device)
+	if e.peer != "" {
+		if strings.ContainsFunc(e.peer, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			fmt.Fprintf(&b, " to %q", e.peer)
 		} else {
-			b.WriteString(" to " + e.Peer)
+			b.WriteString(" to " + e.peer)
 		}
 	}
-	if e.State != "" {
-		b.WriteString(" (" + e.State + ")")
+	if e.state != "" {
+		b.WriteString(" (" + e.state + ")")
 	}
-	return b.String() + ": " + e.Err.Error()
+	return b.String() + ": " + e.err.Error()
 }
 
 // Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
+func (e *Error) Unwrap() error { return e.err }

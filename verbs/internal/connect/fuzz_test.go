@@ -30,7 +30,7 @@ func FuzzMessage(f *testing.F) {
 		if got := m.append(nil); !bytes.Equal(got, b) {
 			t.Fatalf("% x is written as % x", b, got)
 		}
-		if len(b) > maxPayload || m.offer.n > MaxQPs || len(m.offer.user) > MaxUserData {
+		if len(b) > maxPayload || m.offer.n > maxQPs || len(m.offer.user) > maxUserData {
 			t.Fatalf("%d bytes: %+v", len(b), m)
 		}
 	})
@@ -237,7 +237,7 @@ func FuzzListener(f *testing.F) {
 		if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Fatal("the listener keeps a connection that has ended")
 		}
-		if s := h.mods.Stats(); s.Links != 0 {
+		if s := h.mods.Stats(); s.links != 0 {
 			t.Fatalf("an unauthenticated dialer has made a link: %+v", s)
 		}
 	})
@@ -246,9 +246,9 @@ func FuzzListener(f *testing.F) {
 // FuzzNetwork: a network is ErrInvalid or is written back as it was, and two sides agree whether they reach each other.
 func FuzzNetwork(f *testing.F) {
 	own := []Network{
-		{LinkLayer: InfiniBand, GIDType: GIDInfiniBand, PKey: 0xffff, Prefix: [8]byte{0xfe, 0x80}},
-		{LinkLayer: Ethernet, GIDType: GIDRoCEv2, PKey: 0xffff},
-		{LinkLayer: Ethernet, GIDType: GIDRoCEv1, PKey: 0x7fff, Prefix: [8]byte{0xfe, 0x80}},
+		{linkLayer: InfiniBand, gidType: GIDInfiniBand, pkey: 0xffff, prefix: [8]byte{0xfe, 0x80}},
+		{linkLayer: Ethernet, gidType: GIDRoCEv2, pkey: 0xffff},
+		{linkLayer: Ethernet, gidType: GIDRoCEv1, pkey: 0x7fff, prefix: [8]byte{0xfe, 0x80}},
 	}
 	for _, n := range own {
 		f.Add(n.String())

@@ -19,7 +19,7 @@ const goldenFile = "testdata/wire.txt"
 func goldenOffer() offer {
 	o := anOffer()
 	o.lid, o.pkey, o.responder, o.initiator, o.n = 0x0102, 0x8001, 16, 8, 2
-	o.qps = [MaxQPs]qpOffer{{0x112233, 0x445566}, {0x778899, 0xaabbcc}}
+	o.qps = [maxQPs]qpOffer{{0x112233, 0x445566}, {0x778899, 0xaabbcc}}
 	o.user = []byte("user")
 	return o
 }

@@ -77,10 +77,10 @@ func (h *hub) UsesCTS() bool { return h.cts }
 func (h *hub) Stats(s *Stats) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s.Connected += h.stats.Connected
-	s.Failed += h.stats.Failed
-	s.Lost += h.stats.Lost
-	s.Links += h.stats.Links
+	s.connected += h.stats.connected
+	s.failed += h.stats.failed
+	s.lost += h.stats.lost
+	s.links += h.stats.links
 	s.Refused += h.stats.Refused
 	s.BadMessages += h.stats.BadMessages
 }
@@ -100,7 +100,7 @@ func (h *hub) peer(inc uint64) *peer {
 	p := h.peers[inc]
 	if p == nil {
 		p = &peer{dialing: make(map[string]context.CancelFunc)}
-		p.machine = machine{self: h.env.Incarnation, peer: inc, nextID: func() uint64 { h.lastID++; return h.lastID }}
+		p.machine = machine{self: h.env.incarnation, peer: inc, nextID: func() uint64 { h.lastID++; return h.lastID }}
 		p.timer = time.AfterFunc(time.Hour, func() { h.tick(p) })
 		h.peers[inc] = p
 	}
@@ -120,10 +120,10 @@ func (h *hub) tick(p *peer) {
 func (h *hub) newEndpoint(cfg *EndpointConfig, target string) (Endpoint, error) {
 	e := &endpoint{hub: h, cfg: *cfg, done: make(chan struct{})}
 	e.cfg.QPs = slices.Clone(cfg.QPs)
-	e.end = end{target: target, timeout: h.env.Timeout, cts: h.cts || cfg.Deferred, clear: !cfg.Deferred,
+	e.end = end{target: target, timeout: h.env.timeout, cts: h.cts || cfg.deferred, clear: !cfg.deferred,
 		offer: h.offer(cfg), user: e}
-	if cfg.Timeout > 0 {
-		e.end.timeout = cfg.Timeout
+	if cfg.timeout > 0 {
+		e.end.timeout = cfg.timeout
 	}
 	h.mu.Lock()
 	defer h.unlock()
@@ -141,7 +141,7 @@ func (h *hub) offer(cfg *EndpointConfig) offer {
 	p := h.port
 	o := offer{linkLayer: p.LinkLayer, gidType: p.GIDType, mtu: mtuCode(p.MTU), responder: p.MaxResponder,
 		initiator: p.MaxInitiator, lid: p.LID, pkey: p.PKey, gid: p.GID, n: len(cfg.QPs), user: slices.Clone(cfg.UserData)}
-	var r [4 * MaxQPs]byte
+	var r [4 * maxQPs]byte
 	_, _ = rand.Read(r[:])
 	for k, qp := range cfg.QPs {
 		o.qps[k] = qpOffer{qp.Num() & 0xffffff, binary.LittleEndian.Uint32(r[4*k:]) & 0xffffff}
@@ -219,18 +219,18 @@ func (h *hub) report(e *endpoint) {
 	}
 	switch s {
 	case Ready:
-		h.stats.Connected++
+		h.stats.connected++
 	case Failed:
-		h.stats.Failed++
+		h.stats.failed++
 	case Lost:
-		h.stats.Lost++
+		h.stats.lost++
 	}
 	if err := e.end.err; err != nil {
 		name := e.cfg.PeerName
 		if name == "" {
 			name = fmt.Sprintf("%016x", e.cfg.PeerIncarnation)
 		}
-		e.err.Store(&Error{Manager: h.name, Device: h.port.name(), Peer: name, State: e.end.doing.String(), Err: err})
+		e.err.Store(&Error{manager: h.name, device: h.port.name(), peer: name, state: e.end.doing.String(), err: err})
 	}
 	e.state.Store(uint32(s))
 	if e.cfg.Wake != nil && !e.calling {

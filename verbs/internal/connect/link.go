@@ -156,7 +156,7 @@ func (h *hub) join(p *peer, l *link) error {
 		h.unlink(p, p.link)
 	}
 	p.link, p.attempt = l, max(p.attempt, l.attempt)
-	h.stats.Links++
+	h.stats.links++
 	if !l.dialed {
 		l.queue = append(l.queue, (&welcome{}).append(nil))
 		l.wake()
@@ -180,7 +180,7 @@ func (h *hub) dial(ctx context.Context, p *peer, target string) {
 			return
 		}
 		p.attempt++
-		c := claim{version: protocolVersion, attempt: p.attempt, from: h.env.Incarnation, to: p.peer}
+		c := claim{version: protocolVersion, attempt: p.attempt, from: h.env.incarnation, to: p.peer}
 		h.unlock()
 		err := h.try(ctx, p, target, &c)
 		if err == nil {
@@ -204,7 +204,7 @@ func (h *hub) dial(ctx context.Context, p *peer, target string) {
 
 // try dials once.
 func (h *hub) try(ctx context.Context, p *peer, target string, c *claim) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*h.env.Timeout/3) // shorter than an endpoint's time-out, so that its error has the cause
+	ctx, cancel := context.WithTimeout(ctx, 2*h.env.timeout/3) // shorter than an endpoint's time-out, so that its error has the cause
 	defer cancel()
 	return h.carrier.dial(ctx, p.peer, target, func(s stream) error {
 		stop := context.AfterFunc(ctx, func() { s.Close() })
@@ -228,7 +228,7 @@ func (h *hub) config() *handshake.Config {
 
 // introduce performs the dialer's part of the handshake and sends the claim.
 func (h *hub) introduce(s stream, p *peer, c *claim) (*link, error) {
-	_ = s.SetDeadline(time.Now().Add(h.env.Timeout / 3))
+	_ = s.SetDeadline(time.Now().Add(h.env.timeout / 3))
 	defer s.SetDeadline(time.Time{})
 	conn, err := handshake.Dial(s, h.env.key, h.config(), c.append(nil))
 	if err != nil {
@@ -297,7 +297,7 @@ func (h *hub) accept(s stream) {
 	h.mu.Lock()
 	h.unauthenticated = slices.DeleteFunc(h.unauthenticated, func(x stream) bool { return x == s })
 	h.mu.Unlock()
-	if err == nil && (c.to != h.env.Incarnation || c.from == c.to || c.from == 0) {
+	if err == nil && (c.to != h.env.incarnation || c.from == c.to || c.from == 0) {
 		err = refuseStale.err()
 	}
 	if err == nil {

@@ -14,20 +14,20 @@ import (
 
 // Limits of a manager's name, blob and priority.
 const (
-	MaxName     = 64  // bytes of a manager's name
-	MaxBlob     = 255 // bytes of a module's blob
-	MaxPriority = 100
+	maxName     = 64  // bytes of a manager's name
+	maxBlob     = 255 // bytes of a module's blob
+	maxPriority = 100
 )
 
 // Manager is a way to connect queue pairs. One goroutine calls its methods, in the order below, and Query once for each
 // port. The methods of an excluded manager are never called, except Name.
 type Manager interface {
 	// Name identifies the manager among peers: lower-case letters and
-	// digits, at most MaxName.
+	// digits, at most maxName.
 	Name() string
 
 	// Register declares the manager's options.
-	Register(*Options)
+	Register(*options)
 
 	// Init starts the parts that all modules share. A manager that fails with ErrUnsupported is left out, unless it was
 	// included by name.
@@ -43,10 +43,10 @@ type Manager interface {
 
 // Module is a manager on one port. Its methods may be called from any goroutine.
 type Module interface {
-	// Priority returns the priority, 0 to MaxPriority, of this manager on this port. It does not change.
+	// Priority returns the priority, 0 to maxPriority, of this manager on this port. It does not change.
 	Priority() int
 
-	// Blob returns the address of this module for the peers' modules of the same manager, at most MaxBlob bytes.
+	// Blob returns the address of this module for the peers' modules of the same manager, at most maxBlob bytes.
 	Blob() []byte
 
 	// UsesCTS reports whether connections of this module wait for clear-to-send.
@@ -67,33 +67,33 @@ type Module interface {
 
 // Env is the argument of Manager.Init.
 type Env struct {
-	Incarnation uint64
-	Timeout     time.Duration
+	incarnation uint64
+	timeout     time.Duration
 
 	key *handshake.Key
 }
 
 // Stats are counters since the module was made.
 type Stats struct {
-	Connected   uint64 // endpoints that became Ready
-	Failed      uint64 // endpoints that became Failed
-	Lost        uint64 // endpoints that became Lost
-	Links       uint64 // authenticated links made, by either side
+	connected   uint64 // endpoints that became Ready
+	failed      uint64 // endpoints that became Failed
+	lost        uint64 // endpoints that became Lost
+	links       uint64 // authenticated links made, by either side
 	Refused     uint64 // dialers refused: secret, version, incarnation, too many
 	BadMessages uint64 // malformed or forged messages, each of which ended a link
 }
 
-// Options collects the options that a manager declares.
-type Options struct {
+// options collects the options that a manager declares.
+type options struct {
 	manager string
 	values  map[string]string
 	set     map[string]bool
 	err     error
 }
 
-// Lookup declares the option manager-name and returns its value, or def if it was not given. valid, which may be nil,
+// lookup declares the option manager-name and returns its value, or def if it was not given. valid, which may be nil,
 // returns an error for a wrong value.
-func (o *Options) Lookup(name, def string, valid func(string) error) string {
+func (o *options) lookup(name, def string, valid func(string) error) string {
 	full := o.manager + "-" + name
 	o.set[full] = true
 	v, ok := o.values[full]
@@ -112,11 +112,11 @@ func (o *Options) Lookup(name, def string, valid func(string) error) string {
 }
 
 // priority declares the manager's option priority.
-func (o *Options) priority(def int) int {
-	o.Lookup("priority", "", func(v string) error {
+func (o *options) priority(def int) int {
+	o.lookup("priority", "", func(v string) error {
 		n, err := strconv.ParseUint(v, 10, 8)
-		if err != nil || n > MaxPriority {
-			return fmt.Errorf("want 0 to %d", MaxPriority)
+		if err != nil || n > maxPriority {
+			return fmt.Errorf("want 0 to %d", maxPriority)
 		}
 		def = int(n)
 		return nil
@@ -125,8 +125,8 @@ func (o *Options) priority(def int) int {
 }
 
 // onOff declares an option that is on or off.
-func (o *Options) onOff(name string, def bool) bool {
-	o.Lookup(name, "", func(v string) error {
+func (o *options) onOff(name string, def bool) bool {
+	o.lookup(name, "", func(v string) error {
 		if v != "on" && v != "off" {
 			return fmt.Errorf("want on or off")
 		}
@@ -136,13 +136,13 @@ func (o *Options) onOff(name string, def bool) bool {
 	return def
 }
 
-// Managers returns new instances of the managers that come with this package.
-func Managers() []Manager { return []Manager{&oob{}, &rdmacm{}} }
+// managers returns new instances of the managers that come with this package.
+func managers() []Manager { return []Manager{&oob{}, &rdmacm{}} }
 
 // Names lists the managers that come with this package.
 func Names() []string {
 	var names []string
-	for _, m := range Managers() {
+	for _, m := range managers() {
 		names = append(names, m.Name())
 	}
 	return names
@@ -179,7 +179,7 @@ func choose(all []Manager, include, exclude []string) ([]Manager, error) {
 func register(all, chosen []Manager, values map[string]string) error {
 	set := make(map[string]bool)
 	for _, m := range chosen {
-		o := Options{manager: m.Name(), values: values, set: set}
+		o := options{manager: m.Name(), values: values, set: set}
 		m.Register(&o)
 		if o.err != nil {
 			return o.err
@@ -196,7 +196,7 @@ func register(all, chosen []Manager, values map[string]string) error {
 }
 
 func validName(s string) bool {
-	if s == "" || len(s) > MaxName {
+	if s == "" || len(s) > maxName {
 		return false
 	}
 	for i := range len(s) {

@@ -27,9 +27,9 @@ func (m *fakeManager) call(s string) { *m.calls = append(*m.calls, m.name+" "+s)
 
 func (m *fakeManager) Name() string { return m.name }
 
-func (m *fakeManager) Register(o *Options) {
+func (m *fakeManager) Register(o *options) {
 	m.call("register")
-	m.option = o.Lookup("x", "default", func(v string) error {
+	m.option = o.lookup("x", "default", func(v string) error {
 		if v == "bad" {
 			return errors.New("it is bad")
 		}
@@ -86,7 +86,7 @@ func fakes(calls *[]string, names ...string) (list []Manager) {
 // that order.
 func TestLifeCycle(t *testing.T) {
 	var calls []string
-	s, err := Open(Config{Incarnation: 1, NoSecret: true, Managers: fakes(&calls, "one", "two")})
+	s, err := Open(Config{Incarnation: 1, NoSecret: true, managers: fakes(&calls, "one", "two")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func TestIncludeAndExclude(t *testing.T) {
 		{"", "one two three", "every connection manager is excluded"},
 	} {
 		var calls []string
-		s, err := Open(Config{Incarnation: 1, NoSecret: true, Managers: fakes(&calls, "one", "two", "three"),
+		s, err := Open(Config{Incarnation: 1, NoSecret: true, managers: fakes(&calls, "one", "two", "three"),
 			Include: strings.Fields(tt.include), Exclude: strings.Fields(tt.exclude)})
 		if err != nil {
 			if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), tt.want) || len(calls) > 0 {
@@ -180,7 +180,7 @@ func TestOptions(t *testing.T) {
 	} {
 		var calls []string
 		list := fakes(&calls, "one", "two")
-		s, err := Open(Config{Incarnation: 1, NoSecret: true, Managers: list, Options: tt.options, Exclude: tt.exclude})
+		s, err := Open(Config{Incarnation: 1, NoSecret: true, managers: list, Options: tt.options, Exclude: tt.exclude})
 		switch {
 		case err == nil:
 			if got := list[0].(*fakeManager).option; got != tt.want {
@@ -200,13 +200,13 @@ func TestManagersThatCannot(t *testing.T) {
 	var calls []string
 	list := fakes(&calls, "one", "two", "three")
 	list[0].(*fakeManager).init, list[1].(*fakeManager).query = cannot, cannot
-	s, err := Open(Config{Incarnation: 1, NoSecret: true, Managers: list})
+	s, err := Open(Config{Incarnation: 1, NoSecret: true, managers: list})
 	if err != nil {
 		t.Fatal(err)
 	}
 	m, err := s.Query(aPort("a"))
-	if err != nil || !slices.Equal(m.Names(), []string{"three"}) || len(m.LeftOut) != 2 {
-		t.Fatalf("uses %q, left out %q (%v)", m.Names(), m.LeftOut, err)
+	if err != nil || !slices.Equal(m.Names(), []string{"three"}) || len(m.leftOut) != 2 {
+		t.Fatalf("uses %q, left out %q (%v)", m.Names(), m.leftOut, err)
 	}
 	list[2].(*fakeManager).query = cannot
 	_, err = s.Query(aPort("b"))
@@ -220,7 +220,7 @@ func TestManagersThatCannot(t *testing.T) {
 	}
 	_ = s.Close()
 	for _, name := range []string{"one", "two"} {
-		s, err := Open(Config{Incarnation: 1, NoSecret: true, Managers: list, Include: []string{name, "three"}})
+		s, err := Open(Config{Incarnation: 1, NoSecret: true, managers: list, Include: []string{name, "three"}})
 		if err == nil {
 			_, err = s.Query(aPort("a"))
 			_ = s.Close()
@@ -231,10 +231,10 @@ func TestManagersThatCannot(t *testing.T) {
 	}
 	calls = nil
 	list[0].(*fakeManager).init = errors.New("broken")
-	if _, err := Open(Config{Incarnation: 1, NoSecret: true, Managers: list[1:2]}); err != nil {
+	if _, err := Open(Config{Incarnation: 1, NoSecret: true, managers: list[1:2]}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(Config{Incarnation: 1, NoSecret: true, Managers: []Manager{list[1], list[0]}}); err == nil || calls[len(calls)-1] != "two finalize" {
+	if _, err := Open(Config{Incarnation: 1, NoSecret: true, managers: []Manager{list[1], list[0]}}); err == nil || calls[len(calls)-1] != "two finalize" {
 		t.Errorf("open with a broken manager: %v, calls %q", err, calls)
 	}
 }
@@ -244,7 +244,7 @@ func TestModulesOutOfRange(t *testing.T) {
 	for _, m := range []*fakeManager{{priority: 101}, {priority: -1}, {blob: 256}} {
 		var calls []string
 		m.name, m.calls = "one", &calls
-		s, err := Open(Config{Incarnation: 1, NoSecret: true, Managers: []Manager{m}})
+		s, err := Open(Config{Incarnation: 1, NoSecret: true, managers: []Manager{m}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -258,7 +258,7 @@ func TestModulesOutOfRange(t *testing.T) {
 // Ports, endpoints and configurations that make no sense are ErrInvalid.
 func TestInvalidParameters(t *testing.T) {
 	var calls []string
-	s, err := Open(Config{Incarnation: 1, NoSecret: true, Managers: fakes(&calls, "one")})
+	s, err := Open(Config{Incarnation: 1, NoSecret: true, managers: fakes(&calls, "one")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +283,7 @@ func TestInvalidParameters(t *testing.T) {
 		"incarnation":           {},
 		"0 queue pairs":         {PeerIncarnation: 1},
 		"5 queue pairs":         {PeerIncarnation: 1, QPs: make([]QP, 5)},
-		"user data":             {PeerIncarnation: 1, QPs: make([]QP, 1), UserData: make([]byte, MaxUserData+1)},
+		"user data":             {PeerIncarnation: 1, QPs: make([]QP, 1), UserData: make([]byte, maxUserData+1)},
 		"no connection manager": {PeerIncarnation: 1, QPs: make([]QP, 1), PeerCard: "other,50,AAAA"},
 		"card entry":            {PeerIncarnation: 1, QPs: make([]QP, 1), PeerCard: ""},
 	} {
@@ -293,7 +293,7 @@ func TestInvalidParameters(t *testing.T) {
 	}
 	for what, cfg := range map[string]Config{
 		"incarnation": {NoSecret: true}, "secret": {Incarnation: 1},
-		"name": {Incarnation: 1, NoSecret: true, Managers: fakes(&calls, "Bad Name")}, `name "one"`: {Incarnation: 1, NoSecret: true, Managers: fakes(&calls, "one", "one")},
+		"name": {Incarnation: 1, NoSecret: true, managers: fakes(&calls, "Bad Name")}, `name "one"`: {Incarnation: 1, NoSecret: true, managers: fakes(&calls, "one", "one")},
 	} {
 		if _, err := Open(cfg); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), what) {
 			t.Errorf("%s: %v, want %v that names it", what, err, driver.ErrInvalid)
@@ -305,7 +305,7 @@ func entries(t *rapid.T, label string) []entry {
 	names := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"oob", "rdmacm", "three", "four", "five6"}), 1, 5, rapid.ID).Draw(t, label)
 	var list []entry
 	for _, n := range names {
-		list = append(list, entry{n, rapid.IntRange(0, 3).Draw(t, "priority") * 33, rapid.SliceOfN(rapid.Byte(), 0, MaxBlob).Draw(t, "blob")})
+		list = append(list, entry{n, rapid.IntRange(0, 3).Draw(t, "priority") * 33, rapid.SliceOfN(rapid.Byte(), 0, maxBlob).Draw(t, "blob")})
 	}
 	return list
 }
@@ -390,7 +390,7 @@ func TestCardsSurvive(t *testing.T) {
 func TestDamagedCards(t *testing.T) {
 	for _, s := range []string{
 		"", ";", "oob", "oob,50", "oob,50,,", "oob,,", "oob,-1,", "oob,101,", "oob,050,", "oob,5 0,", "Oob,50,", ",50,", "oob,50,A", "oob,50,AB==",
-		"oob,50,AA;", "oob,50,AA;oob,50,AA", "oob,50,*", "oob,50,AB", "oob,50,AAAA\n", strings.Repeat("a", MaxName+1) + ",1,",
+		"oob,50,AA;", "oob,50,AA;oob,50,AA", "oob,50,*", "oob,50,AB", "oob,50,AAAA\n", strings.Repeat("a", maxName+1) + ",1,",
 		"oob,1," + strings.Repeat("A", 344), strings.Repeat("x", maxCard+1),
 	} {
 		if got, err := parseCard(s); !errors.Is(err, driver.ErrInvalid) || strings.Contains(err.Error(), "\n") {

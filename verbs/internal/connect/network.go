@@ -17,33 +17,33 @@ import (
 // prefix is the subnet's on InfiniBand. On Ethernet it is only the kind of addresses: 0 for IPv4, that of fe80:: for
 // link-local ones, that of 2000:: for others.
 type Network struct {
-	LinkLayer LinkLayer
-	GIDType   GIDType
-	PKey      uint16
-	Prefix    [8]byte
+	linkLayer LinkLayer
+	gidType   GIDType
+	pkey      uint16
+	prefix    [8]byte
 }
 
 // Network returns the network of a port.
 func (p *Port) Network() Network {
-	n := Network{LinkLayer: p.LinkLayer, GIDType: p.GIDType, PKey: p.PKey}
-	if n.PKey == 0 {
-		n.PKey = defaultPKey
+	n := Network{linkLayer: p.LinkLayer, gidType: p.GIDType, pkey: p.PKey}
+	if n.pkey == 0 {
+		n.pkey = defaultPKey
 	}
 	switch {
 	case p.LinkLayer == InfiniBand:
-		n.Prefix = [8]byte(p.GID[:8])
+		n.prefix = [8]byte(p.GID[:8])
 	case isIPv4(p.GID):
 	case isLocal(p.GID):
-		n.Prefix = [8]byte{0xfe, 0x80}
+		n.prefix = [8]byte{0xfe, 0x80}
 	default:
-		n.Prefix = [8]byte{0x20}
+		n.prefix = [8]byte{0x20}
 	}
 	return n
 }
 
 // String formats the network.
 func (n Network) String() string {
-	return fmt.Sprintf("%d,%d,%04x,%016x", n.LinkLayer, n.GIDType, n.PKey, n.Prefix)
+	return fmt.Sprintf("%d,%d,%04x,%016x", n.linkLayer, n.gidType, n.pkey, n.prefix)
 }
 
 // ParseNetwork parses the network of a peer. Its error wraps ErrInvalid.
@@ -57,11 +57,11 @@ func ParseNetwork(s string) (n Network, err error) {
 	kind, err2 := strconv.ParseUint(f[1], 10, 8)
 	key, err3 := strconv.ParseUint(f[2], 16, 16)
 	prefix, err4 := hex.DecodeString(f[3])
-	if err1 != nil || err2 != nil || err3 != nil || err4 != nil || len(prefix) != len(n.Prefix) {
+	if err1 != nil || err2 != nil || err3 != nil || err4 != nil || len(prefix) != len(n.prefix) {
 		return n, bad
 	}
-	n = Network{LinkLayer: LinkLayer(layer), GIDType: GIDType(kind), PKey: uint16(key), Prefix: [8]byte(prefix)}
-	p := Port{LinkLayer: n.LinkLayer, GIDType: n.GIDType, MTU: 256}
+	n = Network{linkLayer: LinkLayer(layer), gidType: GIDType(kind), pkey: uint16(key), prefix: [8]byte(prefix)}
+	p := Port{LinkLayer: n.linkLayer, GIDType: n.gidType, MTU: 256}
 	if p.check() != nil || n.String() != s {
 		return Network{}, bad
 	}
@@ -70,8 +70,8 @@ func ParseNetwork(s string) (n Network, err error) {
 
 // offer is an offer of some endpoint of a port on the network.
 func (n Network) offer() offer {
-	o := offer{linkLayer: n.LinkLayer, gidType: n.GIDType, pkey: n.PKey}
-	if copy(o.gid[:], n.Prefix[:]); n.LinkLayer == Ethernet && n.Prefix == [8]byte{} {
+	o := offer{linkLayer: n.linkLayer, gidType: n.gidType, pkey: n.pkey}
+	if copy(o.gid[:], n.prefix[:]); n.linkLayer == Ethernet && n.prefix == [8]byte{} {
 		o.gid[10], o.gid[11] = 0xff, 0xff
 	}
 	return o

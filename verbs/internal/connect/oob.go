@@ -42,8 +42,8 @@ const (
 
 func (*oob) Name() string { return "oob" }
 
-func (o *oob) Register(opts *Options) {
-	opts.Lookup("address", "", func(v string) error {
+func (o *oob) Register(opts *options) {
+	opts.lookup("address", "", func(v string) error {
 		for s := range strings.SplitSeq(v, ",") {
 			a, err := netip.ParseAddr(s)
 			if err != nil {
@@ -53,7 +53,7 @@ func (o *oob) Register(opts *Options) {
 		}
 		return nil
 	})
-	opts.Lookup("port", "0", func(v string) error {
+	opts.lookup("port", "0", func(v string) error {
 		n, err := strconv.ParseUint(v, 10, 16)
 		o.port = uint16(n)
 		return err
@@ -139,13 +139,13 @@ func (m *oobModule) listen(a netip.Addr, port uint16) (*net.TCPListener, error) 
 
 // keepAlive configures probes that detect hosts that are gone. The kernel answers for a stopped process.
 func (m *oobModule) keepAlive() net.KeepAliveConfig {
-	return net.KeepAliveConfig{Enable: true, Idle: max(m.env.Timeout/3, time.Second), Interval: max(m.env.Timeout/6, time.Second), Count: 4}
+	return net.KeepAliveConfig{Enable: true, Idle: max(m.env.timeout/3, time.Second), Interval: max(m.env.timeout/6, time.Second), Count: 4}
 }
 
 // control bounds how long sent bytes may stay unacknowledged.
 func (m *oobModule) control(_, _ string, c syscall.RawConn) error {
 	var err error
-	ms := int(min(m.env.Timeout.Milliseconds(), 1<<30))
+	ms := int(min(m.env.timeout.Milliseconds(), 1<<30))
 	if e := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, ms) }); e != nil {
 		return e
 	}

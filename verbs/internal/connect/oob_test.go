@@ -42,7 +42,7 @@ func TestOOBLeavesOutAddresses(t *testing.T) {
 	if got, err := parseOOBBlob(h.mods.entries[0].blob); err != nil || len(got) != 1 || !got[0].Addr().IsLoopback() {
 		t.Errorf("published %v, %v; want 127.0.0.1", got, err)
 	}
-	left := strings.Join(h.mods.LeftOut, "\n")
+	left := strings.Join(h.mods.leftOut, "\n")
 	if !strings.Contains(left, "192.0.2.1") || !strings.Contains(left, "fe80::1") {
 		t.Errorf("left out: %q; want both addresses", left)
 	}

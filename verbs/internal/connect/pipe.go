@@ -193,7 +193,7 @@ func (c *pipe) postReceive(slot int) error {
 // pump handles completions until the connection ends, and sends keep-alives, which detect hosts that are gone. The
 // device answers for a stopped process.
 func (c *pipe) pump() {
-	probe := time.NewTicker(max(c.m.env.Timeout/3, 100*time.Millisecond))
+	probe := time.NewTicker(max(c.m.env.timeout/3, 100*time.Millisecond))
 	defer probe.Stop()
 	stop := make(chan struct{})
 	c.pumping.Go(func() {

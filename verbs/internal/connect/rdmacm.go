@@ -39,12 +39,12 @@ const (
 
 func (*rdmacm) Name() string { return "rdmacm" }
 
-func (r *rdmacm) Register(opts *Options) {
-	opts.Lookup("address", "", func(v string) (err error) {
+func (r *rdmacm) Register(opts *options) {
+	opts.lookup("address", "", func(v string) (err error) {
 		r.addr, err = netip.ParseAddr(v)
 		return err
 	})
-	opts.Lookup("port", "0", func(v string) error {
+	opts.lookup("port", "0", func(v string) error {
 		n, err := strconv.ParseUint(v, 10, 16)
 		r.port = uint16(n)
 		return err
@@ -250,7 +250,7 @@ func (m *rdmaModule) dial(ctx context.Context, peer uint64, target string, accep
 	if c == nil {
 		return errors.Join(driver.ErrClosed, id.Close())
 	}
-	t := &ticket{from: m.env.Incarnation, to: peer}
+	t := &ticket{from: m.env.incarnation, to: peer}
 	t.mac = m.env.key.MAC(ticketLabel, t.signed())
 	if err := m.reach(ctx, c, at, t); err != nil {
 		c.Close()
@@ -260,7 +260,7 @@ func (m *rdmaModule) dial(ctx context.Context, peer uint64, target string, accep
 }
 
 // stepTime returns how long one step of the connection manager may take.
-func (m *rdmaModule) stepTime() time.Duration { return max(m.env.Timeout/3, 100*time.Millisecond) }
+func (m *rdmaModule) stepTime() time.Duration { return max(m.env.timeout/3, 100*time.Millisecond) }
 
 // reach makes the dialer's connection.
 func (m *rdmaModule) reach(ctx context.Context, c *pipe, at netip.AddrPort, t *ticket) error {
@@ -386,7 +386,7 @@ func (m *rdmaModule) answer(c *pipe, ev *ibv.CMEvent) {
 	case err != nil:
 		m.count(&m.stats.BadMessages)
 		_ = c.id.Reject(nil)
-	case t.to != m.env.Incarnation:
+	case t.to != m.env.incarnation:
 		err = driver.ErrBroken
 		m.refuse(c.id, refuseStale)
 	case !m.env.key.Check(t.mac[:], ticketLabel, t.signed()):

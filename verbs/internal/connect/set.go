@@ -33,8 +33,8 @@ type Config struct {
 	// Timeout is how long a peer may be silent; 0 means DefaultTimeout.
 	Timeout time.Duration
 
-	// Managers are the managers to choose from; nil means [Managers].
-	Managers []Manager
+	// managers are the managers to choose from; nil means managers().
+	managers []Manager
 }
 
 // Set holds the chosen managers. Its methods may be called from any goroutine.
@@ -60,9 +60,9 @@ func Open(cfg Config) (*Set, error) {
 	if cfg.Incarnation == 0 {
 		return nil, fmt.Errorf("%w: incarnation must not be 0", driver.ErrInvalid)
 	}
-	all := cfg.Managers
+	all := cfg.managers
 	if all == nil {
-		all = Managers()
+		all = managers()
 	}
 	chosen, err := choose(all, cfg.Include, cfg.Exclude)
 	if err != nil {
@@ -71,9 +71,9 @@ func Open(cfg Config) (*Set, error) {
 	if err := register(all, chosen, cfg.Options); err != nil {
 		return nil, err
 	}
-	env := &Env{Incarnation: cfg.Incarnation, Timeout: cfg.Timeout, key: key}
-	if env.Timeout <= 0 {
-		env.Timeout = DefaultTimeout
+	env := &Env{incarnation: cfg.Incarnation, timeout: cfg.Timeout, key: key}
+	if env.timeout <= 0 {
+		env.timeout = DefaultTimeout
 	}
 	s := &Set{include: cfg.Include}
 	for _, m := range chosen {
@@ -134,7 +134,7 @@ func (s *Set) Query(p *Port) (*Modules, error) {
 	if len(all.mods) == 0 {
 		return nil, fmt.Errorf("%w: no connection manager serves %s (%s)", driver.ErrUnsupported, port.name(), strings.Join(reasons, "; "))
 	}
-	all.LeftOut = reasons
+	all.leftOut = reasons
 	s.modules = append(s.modules, all)
 	return all, nil
 }
@@ -161,9 +161,9 @@ func (s *Set) Close() error {
 
 // Modules holds the modules of one port.
 type Modules struct {
-	// LeftOut has one line for each manager that does not serve the port, and for each address of the port that a manager
+	// leftOut has one line for each manager that does not serve the port, and for each address of the port that a manager
 	// does not use: the manager's name and the reason.
-	LeftOut []string
+	leftOut []string
 
 	set     *Set
 	port    string
@@ -176,7 +176,7 @@ type Modules struct {
 // add adds a module after checking it, or finalizes it.
 func (m *Modules) add(name string, mod Module) error {
 	e := entry{name, mod.Priority(), slices.Clone(mod.Blob())}
-	if e.priority < 0 || e.priority > MaxPriority || len(e.blob) > MaxBlob {
+	if e.priority < 0 || e.priority > maxPriority || len(e.blob) > maxBlob {
 		return errors.Join(fmt.Errorf("%w: priority %d, blob of %d bytes", driver.ErrInvalid, e.priority, len(e.blob)), mod.Finalize())
 	}
 	m.entries, m.mods = append(m.entries, e), append(m.mods, mod)
@@ -202,10 +202,10 @@ func (m *Modules) NewEndpoint(cfg *EndpointConfig) (Endpoint, error) {
 	switch {
 	case cfg.PeerIncarnation == 0:
 		return nil, fmt.Errorf("%w: incarnation must not be 0", driver.ErrInvalid)
-	case len(cfg.QPs) == 0 || len(cfg.QPs) > MaxQPs:
-		return nil, fmt.Errorf("%w: %d queue pairs in an endpoint, want 1 to %d", driver.ErrInvalid, len(cfg.QPs), MaxQPs)
-	case len(cfg.UserData) > MaxUserData:
-		return nil, fmt.Errorf("%w: %d bytes of user data, limit is %d", driver.ErrInvalid, len(cfg.UserData), MaxUserData)
+	case len(cfg.QPs) == 0 || len(cfg.QPs) > maxQPs:
+		return nil, fmt.Errorf("%w: %d queue pairs in an endpoint, want 1 to %d", driver.ErrInvalid, len(cfg.QPs), maxQPs)
+	case len(cfg.UserData) > maxUserData:
+		return nil, fmt.Errorf("%w: %d bytes of user data, limit is %d", driver.ErrInvalid, len(cfg.UserData), maxUserData)
 	}
 	theirs, err := parseCard(cfg.PeerCard)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 func TestConnects(t *testing.T) { eachManager(t, connects) }
 
 func connects(t *testing.T) {
-	for n := 1; n <= MaxQPs; n++ {
+	for n := 1; n <= maxQPs; n++ {
 		for order := range 3 {
 			t.Run(fmt.Sprintf("%d queue pairs, order %d", n, order), func(t *testing.T) {
 				a := aHost(t, func(_ *Config, p *Port) { p.MTU, p.MaxInitiator, p.Quality.TrafficClass = 4096, 4, 32 })
@@ -121,7 +121,7 @@ func manyEndpoints(t *testing.T) {
 			defer hub.mu.Unlock()
 			return len(hub.peers) == hosts-1 && !slices.ContainsFunc(values(hub.peers), func(p *peer) bool { return p.link == nil })
 		})
-		if s := h.mods.Stats(); s.Connected != (hosts-1)*each || s.Failed+s.Lost+s.BadMessages+s.Refused != 0 {
+		if s := h.mods.Stats(); s.connected != (hosts-1)*each || s.failed+s.lost+s.BadMessages+s.Refused != 0 {
 			t.Errorf("counters %+v", s)
 		}
 	}
@@ -188,7 +188,7 @@ func otherSecretIsRefused(t *testing.T) {
 				t.Errorf("queue pair was moved for an unauthenticated dialer: %s", did)
 			}
 			waitUntil(t, "refusal is counted", func() bool { return a.mods.Stats().Refused > 0 })
-			if s := a.mods.Stats(); s.Links != 0 {
+			if s := a.mods.Stats(); s.links != 0 {
 				t.Errorf("counters %+v", s)
 			}
 		}
@@ -343,7 +343,7 @@ func clearToSend(t *testing.T) {
 		if got := a.mods.mods[0].UsesCTS(); got != module {
 			t.Errorf("UsesCTS is %v, want %v", got, module)
 		}
-		x := a.start(b, func(c *EndpointConfig) { c.Deferred = true })
+		x := a.start(b, func(c *EndpointConfig) { c.deferred = true })
 		y := b.start(a, nil)
 		x.await(t, Connected)
 		y.await(t, Connected)

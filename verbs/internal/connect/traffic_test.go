@@ -362,7 +362,7 @@ func TestRDMAUnauthenticated(t *testing.T) {
 	if ev := ask(t, h, good().append(nil)); ev.Type != ibv.CMConnectResponse {
 		t.Errorf("a ticket that was seen: %v", ev.Type)
 	}
-	if s := h.mods.Stats(); s.Refused != 3 || s.BadMessages != 2 || s.Links != 0 {
+	if s := h.mods.Stats(); s.Refused != 3 || s.BadMessages != 2 || s.links != 0 {
 		t.Errorf("counters %+v", s)
 	}
 	mustStillConnect(t, h)

@@ -85,7 +85,7 @@ const (
 	offerBytes = 6 + 2 + 2 + 16 + 1
 	qpBytes    = 8
 	// maxPayload is the size of the longest message in bytes.
-	maxPayload = headBytes + offerBytes + MaxQPs*qpBytes + MaxUserData
+	maxPayload = headBytes + offerBytes + maxQPs*qpBytes + maxUserData
 )
 
 // offer is the description of one end.
@@ -99,7 +99,7 @@ type offer struct {
 	pkey      uint16
 	gid       [16]byte
 	n         int // queue pairs
-	qps       [MaxQPs]qpOffer
+	qps       [maxQPs]qpOffer
 	user      []byte
 }
 
@@ -216,7 +216,7 @@ func (o *offer) parse(b []byte) (need int, ok bool) {
 	copy(o.gid[:], b[10:])
 	user := int(b[26])
 	need = offerBytes + o.n*qpBytes + user
-	if o.n == 0 || o.n > MaxQPs || user > MaxUserData || o.mtu == 0 || o.mtu > 5 || len(b) != need {
+	if o.n == 0 || o.n > maxQPs || user > maxUserData || o.mtu == 0 || o.mtu > 5 || len(b) != need {
 		return need, false
 	}
 	for k := range o.n {

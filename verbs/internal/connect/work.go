@@ -129,7 +129,7 @@ func move(qp QP, s step, p *Path) error {
 }
 
 // paths returns the agreed paths of the queue pairs. The remote offer does not change once work has begun.
-func (e *endpoint) paths() (list [MaxQPs]Path) {
+func (e *endpoint) paths() (list [maxQPs]Path) {
 	p, mine, theirs := e.hub.port, &e.end.offer, &e.end.remote
 	for k := range mine.n {
 		list[k] = Path{
@@ -146,7 +146,7 @@ func (e *endpoint) mtu() int { return 128 << min(e.end.offer.mtu, e.end.remote.m
 
 func (e *endpoint) remoteEnd() *Remote {
 	o := &e.end.remote
-	r := &Remote{LID: o.lid, GID: o.gid, MTU: e.mtu(), UserData: slices.Clone(o.user)}
+	r := &Remote{lid: o.lid, gid: o.gid, MTU: e.mtu(), UserData: slices.Clone(o.user)}
 	for _, q := range o.qps[:o.n] {
 		r.QPs = append(r.QPs, q.num)
 	}
