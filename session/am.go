@@ -49,9 +49,8 @@ type ActiveOut struct {
 // order, also behind other messages to the peer.
 //
 // A message of more than MaxActive bytes goes by rendezvous into memory of the peer's session, where long active
-// messages have a budget of Config.Unexpected bytes. While the message waits for room, which comes when handlers
-// return, the peer takes nothing from this process. Later active messages that are not urgent wait here until the long
-// one has arrived; other messages do not. If header and data exceed the whole budget, the request fails with
+// messages have a budget of Config.Unexpected bytes; room comes when handlers return. Later active messages that are not
+// urgent wait here until the long one has arrived; other messages do not. If header and data exceed the whole budget, the request fails with
 // driver.ErrTooLong.
 func (g *Gate) AM(number uint8, head, data []byte) (*Request, error) {
 	o := ActiveOut{Number: number, Header: head, Data: data}
@@ -192,14 +191,8 @@ func (l *link) active(h *header.Header, extra, data []byte) bool {
 	s.stopped()
 	if l.g.dueActives != nil || l.dead || len(l.g.links) > 1 { // a probe may have reported another rail while the handler ran
 		l.g.handled()
-		if len(s.stalled) > 0 {
-			s.unstall()
-		}
 	} else {
 		l.g.handling = false
-		if len(s.stalled) > 0 {
-			s.unstall()
-		}
 	}
 	if l.pieces--; l.dead {
 		s.releaseLink(l)

@@ -89,8 +89,8 @@ func TestUnexpectedMessagesLeaveRoom(t *testing.T) {
 		budget, send int
 		size, most   int
 	}{
-		{"bytes", 1 << 20, 3000, 0, 1 << 20 / 2 / 64},
-		{"long", 1 << 20, 3000, 1000, 1 << 20 / 2 / 1024},
+		{"bytes", 1 << 20, 3000, 0, 1 << 20 / 2 / 448},
+		{"long", 1 << 20, 3000, 1000, 1 << 20 / 2 / 1408},
 		{"number", 1 << 30, 70_000, 0, 1 << 16},
 	} {
 		if testing.Short() && tt.send > 10_000 {
@@ -98,15 +98,17 @@ func TestUnexpectedMessagesLeaveRoom(t *testing.T) {
 		}
 		t.Run(tt.name, func(t *testing.T) {
 			s := silentPeers(t, func(c *session.Config) { c.Unexpected = tt.budget })
-			b := make([]byte, header.Size+tt.size)
 			for k := range uint64(tt.send) {
-				h := header.Header{Kind: header.Eager, Tag: k, Length: uint32(tt.size)}
-				h.Put(b)
-				for s[0].Stats().Stalls == 0 && !s[1].Gate(0).PostRaw(b) {
-					s[0].Progress()
+				if _, err := s[1].Gate(0).Isend(k, make([]byte, tt.size)); err != nil {
+					t.Fatal(err)
 				}
+				s[1].Progress()
 			}
-			eventually(t, "the peer is blocked", func() bool { s[0].Progress(); return s[0].Stats().Stalls > 0 })
+			eventually(t, "the peer is blocked", func() bool {
+				s[0].Progress()
+				s[1].Progress()
+				return s[0].Stats().Stalls > 0
+			})
 			if n := s[0].Stats().Unexpected; int(n) > tt.most+1 {
 				t.Errorf("%d unexpected messages are stored, want at most %d", n, tt.most)
 			}

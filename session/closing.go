@@ -24,14 +24,14 @@ func (g *Gate) tryClose() {
 	if g.pausing == notPaused && !g.leave() {
 		return
 	}
-	if g.pausing == pausing && g.blocked() {
+	if g.pausing == pausing && (g.blocked() || g.waitsForCredit()) {
 		g.holdBack()
 	}
 	if !g.byeSent {
 		if g.pausing == pausing && !g.drained() || g.pausing == notPaused && (g.queued() > 0 || g.engaged()) {
 			return
 		}
-		g.state, g.byeSent = gateClosing, true
+		g.state, g.byeSent, g.grantDue = gateClosing, true, false
 		bye := header.Header{Kind: header.Bye}
 		if g.s.closing {
 			bye.Flags = flagLast
@@ -86,6 +86,7 @@ func (g *Gate) leave() bool {
 		msg, _ := g.s.control(header.Header{Kind: header.Leave}, nil)
 		g.dispatch(msg)
 		g.s.refuseUnexpected(g)
+		g.dropWaitingActives(anyActive)
 	}
 	return g.leaveSeen
 }
@@ -152,10 +153,11 @@ func (g *Gate) refuse() {
 	g.park(false)
 }
 
-// holdBack moves messages of the backlog to the next connection, from the first one that needs a reply.
+// holdBack moves messages of the backlog to the next connection, from the first one that needs a reply, or that waits
+// for credit.
 func (g *Gate) holdBack() {
 	var rest outQueue
-	behind := false
+	behind := g.waitsForCredit()
 	for msg := g.backlog.pop(); msg != nil; msg = g.backlog.pop() {
 		behind = behind || msg.needsReply()
 		kind := header.Kind(msg.buf[0])

@@ -243,33 +243,52 @@ func TestEndOfAPeerIsNoticedAfterAPause(t *testing.T) {
 	}
 }
 
-// The next message of a peer exceeds the budget and stays in the driver's memory, so that the driver reports nothing
-// more of that peer. The peer's end is noticed all the same, and its messages can be received.
-func TestEndOfAPeerIsNoticedBehindTheBudget(t *testing.T) {
+// A peer ends while messages wait in it for credit. Those fail there, and only those: the others can be received, and
+// the end is noticed.
+func TestMessagesWithoutCreditEndWithTheirSender(t *testing.T) {
 	s := joinAll(t, 2, func(r int, c *session.Config) {
 		if r == 1 {
 			c.Unexpected = 4096
 		}
 	})
 	ctx := deadline(t)
-	const n = 8
+	const n = 20
+	var requests []*session.Request
 	for range n {
-		if err := s[0].Gate(1).Send(ctx, 1, make([]byte, 1000)); err != nil {
+		r, err := s[0].Gate(1).Isend(1, make([]byte, 1000))
+		if err != nil {
 			t.Fatal(err)
 		}
+		requests = append(requests, r)
 	}
 	eventually(t, "the peer is blocked", func() bool { s[1].Progress(); return s[1].Stats().Stalls > 0 })
 	over, end := context.WithCancel(ctx)
 	end()
-	if err := s[0].Close(over); !errors.Is(err, context.Canceled) { // the other end cannot answer
+	if err := s[0].Close(over); !errors.Is(err, context.Canceled) { // the other end receives nothing
 		t.Errorf("close: %v", err)
+	}
+	sent := 0
+	for _, r := range requests {
+		if r == nil {
+			sent++
+		} else if _, err := r.Wait(ctx); err == nil {
+			sent++
+		} else if !errors.Is(err, session.ErrClosed) && !errors.Is(err, session.ErrBroken) {
+			t.Errorf("a message that waited for credit: %v, want closed or broken", err)
+		}
+	}
+	if sent == 0 || sent == n {
+		t.Errorf("%d of %d messages were sent, want some", sent, n)
 	}
 	if _, err := s[1].Gate(0).Recv(ctx, 2, nil); !errors.Is(err, session.ErrClosed) && !errors.Is(err, session.ErrBroken) {
 		t.Errorf("receive: %v, want closed or broken", err)
 	}
-	for k := range n {
+	for k := range sent {
 		if _, err := s[1].Gate(0).Recv(ctx, 1, make([]byte, 1000)); err != nil {
 			t.Errorf("message %d: %v", k, err)
 		}
+	}
+	if _, ok := s[1].Iprobe(session.Tag(1)); ok {
+		t.Error("a message was received whose send has failed")
 	}
 }

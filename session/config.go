@@ -40,9 +40,8 @@ type Config struct {
 
 	// Unexpected is the budget in bytes of unexpected messages, each of which costs some 300 bytes beside its data; 0
 	// means 64 MiB. With several peers, one peer can have half of it. One peer can have 65536 unexpected messages, all
-	// peers 262144. Beyond the budget the session takes no more messages from a peer whose next message is unexpected,
-	// until some are received; the peer's sends wait. Long active messages have a budget of the same size. Messages
-	// that are in the driver's memory when their sender ends are stored in excess of the budget.
+	// peers 262144. Beyond the budget a peer may send no more messages until some are received: its sends wait. A peer of
+	// which nothing is stored may always send one packet. Long active messages have a budget of the same size.
 	Unexpected int
 
 	// PeerMemory limits the bytes that this process holds for one peer beside unexpected messages: answers that the

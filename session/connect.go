@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session/internal/header"
@@ -39,6 +40,7 @@ func (g *Gate) beginDial() {
 	g.s.tasks.Go(func() {
 		defer stop()
 		g.dial(ctx)
+		g.takeHello()
 	})
 }
 
@@ -78,6 +80,35 @@ func (g *Gate) dial(ctx context.Context) {
 	}
 	g.dialCancelled = false
 	g.up(links)
+}
+
+// takeHello waits some time for the first message of a new connection, Hello, which grants credit for the messages that
+// wait. A program with explicit progress may make no call for long.
+func (g *Gate) takeHello() {
+	const shortest, longest = 5 * time.Microsecond, time.Second
+	s := g.s
+	s.mu.lock()
+	first := g.lead
+	s.leave()
+	for pause := shortest; first != nil && pause < longest; pause *= 2 {
+		s.mu.lock()
+		if g.lead == first && !first.helloReceived {
+			first.take()
+		}
+		waits := g.lead == first && !first.helloReceived
+		if g.lead == first && !waits {
+			g.push()
+		}
+		s.leave()
+		if !waits {
+			return
+		}
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
 }
 
 // dialFailed ends an attempt to connect.
@@ -194,6 +225,7 @@ func (g *Gate) up(links []*link) {
 	for _, l := range links {
 		l.eager = shortest // another rail may have to carry a message of this one
 	}
+	g.beginCredit(shortest)
 	s.stats.Connects++
 	g.explainUp()
 	g.markBusy()
@@ -233,6 +265,7 @@ func (l *link) checkHello(h *header.Header, b []byte) error {
 	}
 	l.helloReceived = true
 	l.g.dialed, l.g.peerEra = h.Tag, hello.Era
+	l.g.granted(&hello.Grant)
 	return nil
 }
 

@@ -80,12 +80,6 @@ func (s *Session) releaseLink(l *link) bool {
 	if s.preferred == l {
 		s.preferred = nil
 	}
-	for i, x := range s.stalled {
-		if x == l {
-			s.stalled = append(s.stalled[:i], s.stalled[i+1:]...)
-			break
-		}
-	}
 	return true
 }
 

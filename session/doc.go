@@ -33,7 +33,9 @@
 // [WaitAll] wait for several.
 //
 // A message is unexpected if it arrives before a receive matches it. The session keeps unexpected messages within a
-// budget (Config.Unexpected); beyond it, messages wait at their sender, also those that a receive waits for.
+// budget (Config.Unexpected): it grants each peer credit, and messages without credit wait at their sender, also those
+// that a receive waits for, with what is sent behind them. Long messages that are being transferred go on meanwhile, and
+// so does one-sided access that a driver carries out.
 // Config.OnError reports when that lasts ([ErrUnreceived]); [Session.Drop] throws unwanted messages away.
 //
 // An active message has a number instead of a tag, and calls the handler that [Session.Handle] has registered for it.

@@ -14,7 +14,8 @@ func (s *Session) Dump(w io.Writer) error {
 	defer s.mu.unlock()
 	d := dumper{w: w}
 	d.line("rank %d of %d, job %s (%s): %+v", s.rank, s.size, s.job.ID(), s.job.Name(), s.stats)
-	d.line("%d receives posted, %d unexpected messages, %d bytes of budget left, %d peers stalled", s.table.Posted(), s.table.Waiting(), s.budget, len(s.stalled))
+	d.line("%d receives posted, %d unexpected messages, %d bytes for more, %d peers wait for room, %d long active messages wait for memory",
+		s.table.Posted(), s.table.Waiting(), s.pool.Free(), len(s.short), len(s.waitingActives))
 	for _, n := range s.nics {
 		var c driver.Counters
 		if n.small.Counters(&c); n.large != nil {
@@ -30,7 +31,7 @@ func (s *Session) Dump(w io.Writer) error {
 		d.line("gate %d (rank %d): %s, %d in progress, %d waiting, %d for the next connection, leaving %v, bye sent %v seen %v, error %v",
 			g.index, g.rank, gateStates[g.state], g.live, g.backlog.n, g.later.n, g.leaving, g.byeSent, g.byeSeen, g.err)
 		for _, l := range g.links {
-			d.line("  rail %d: %s %s, %d in the driver, %d pieces, buffer out %v", l.rail, l.nic.Driver, l.nic.Device, l.sending.n, l.pieces, l.bufferOut)
+			d.line("  rail %d: %s %s, %d in the driver, %d pieces", l.rail, l.nic.Driver, l.nic.Device, l.sending.n, l.pieces)
 		}
 	}
 	s.outs.each(func(id uint64, o *outgoing) {

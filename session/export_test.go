@@ -79,9 +79,18 @@ func (s *Session) Pending() string {
 	count("pieces", len(s.pieces))
 	count("receives", s.table.Posted())
 	count("unexpected messages", s.table.Waiting())
-	count("bytes of the budget", s.cfg.Unexpected-s.budget)
+	reserved := s.cfg.Unexpected - s.pool.Free()
+	for _, g := range s.gates {
+		if g != nil {
+			count("stored messages", g.received.Kept())
+			if g.state == gateUp || g.state == gateClosing {
+				reserved = 0 // the peer's credit
+			}
+		}
+	}
+	count("bytes reserved for unexpected messages", reserved)
 	count("bytes of the budget of active messages", s.cfg.Unexpected-s.activeBudget)
-	count("peers stalled", len(s.stalled))
+	count("long active messages that wait for memory", len(s.waitingActives))
 	count("handlers", s.running)
 	count("calls", len(s.calls))
 	count("regions", len(s.regions))
@@ -228,7 +237,7 @@ func (g *Gate) Inject(b []byte) {
 	g.s.mu.lock()
 	defer g.s.leave()
 	l := g.lead
-	if l == nil || l.bufferOut || g.handling || l.rp.Driver.Phase == driver.BufferOut {
+	if l == nil || g.handling || l.rp.Driver.Phase == driver.BufferOut {
 		return
 	}
 	l.rp.Buf = append([]byte(nil), b...)
@@ -255,17 +264,25 @@ func (s *Session) Posted() int {
 }
 
 // PostRaw posts these bytes as a message of the session's protocol, without receiving anything. It returns false if
-// there is no room.
-func (g *Gate) PostRaw(b []byte) bool {
+// there is no room or no credit.
+func (g *Gate) PostRaw(b []byte) bool { return g.postRaw(b, false) }
+
+// PostUnpaid is PostRaw without credit.
+func (g *Gate) PostUnpaid(b []byte) bool { return g.postRaw(b, true) }
+
+func (g *Gate) postRaw(b []byte, unpaid bool) bool {
 	s := g.s
 	s.mu.lock()
 	defer s.leave()
+	if g.lead != nil {
+		g.push()
+	}
 	if g.lead == nil {
 		return false
 	}
-	g.push()
 	msg := s.newOutMsg(len(b))
 	copy(msg.buf, b)
+	msg.paid = unpaid
 	if _, taken := g.lead.post(msg); !taken {
 		s.recycle(msg)
 		return false

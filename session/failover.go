@@ -53,6 +53,7 @@ func (f *failover) keep(s *Session, msg *outMsg) {
 	c := s.newOutMsg(len(msg.buf) + len(msg.iov[1]))
 	n := copy(c.buf, msg.buf)
 	copy(c.buf[n:], msg.iov[1])
+	c.paid = true
 	f.copies.push(c)
 	f.bytes += len(c.buf)
 	f.Sent()
@@ -87,23 +88,23 @@ func (l *link) taken(b []byte) error {
 // useOtherRail has another rail carry short messages if a lost one did.
 func (g *Gate) useOtherRail(l *link) {
 	if g.relay.Lost(int(l.rail)) {
-		g.lead, g.clear = g.links[g.relay.Lead()], false
+		g.lead, g.clear, g.grantDue = g.links[g.relay.Lead()], false, !g.byeSent
 	}
 	g.markBusy()
 }
 
 // sendPreamble sends the messages that precede all others: Hello on a rail that carries messages for the first time,
-// Resume, and Seen. Other messages may follow once the peer's Resume has arrived.
+// Resume, Seen and Grant. Other messages may follow once the peer's Resume has arrived.
 func (g *Gate) sendPreamble() (moved bool) {
 	s := g.s
 	if l := g.lead; !l.preambleSent {
-		hello := header.Greeting{Rank: uint32(s.rank), Size: uint32(s.size), Incarnation: s.card.incarnation, Era: s.era}
+		hello := header.Greeting{Rank: uint32(s.rank), Size: uint32(s.size), Incarnation: s.card.incarnation, Era: s.era, Grant: g.grant()}
 		msg, body := s.control(header.Header{Kind: header.Hello, Extra: header.Version, Tag: g.dials}, hello.Data())
 		hello.Put(body)
 		if !l.postUnnumbered(msg) {
 			return moved
 		}
-		l.preambleSent, moved = true, true
+		l.preambleSent, g.grantDue, moved = true, false, true
 	}
 	if got, lost, ok := g.relay.Resume(); ok {
 		msg, _ := s.control(header.Header{Kind: header.Resume, Tag: got, Flags: lost}, nil)
@@ -118,6 +119,13 @@ func (g *Gate) sendPreamble() (moved bool) {
 		msg, _ := s.control(header.Header{Kind: header.Seen, Tag: g.relay.Report()}, nil)
 		if g.lead.postUnnumbered(msg) {
 			g.relay.due, g.relay.unreportedBytes, moved = false, 0, true
+		}
+	}
+	if g.grantDue && g.clear {
+		msg, body := s.control(header.Header{Kind: header.Grant}, nil)
+		grant := g.grant()
+		if grant.Put(body); g.lead.postUnnumbered(msg) {
+			g.grantDue, moved = false, true
 		}
 	}
 	return moved
@@ -136,7 +144,7 @@ func (l *link) postUnnumbered(msg *outMsg) bool {
 // hasPreamble reports whether sendPreamble has a message to send.
 func (g *Gate) hasPreamble() bool {
 	_, _, resume := g.relay.Resume()
-	return g.lead != nil && (!g.lead.preambleSent || resume || g.relay.due)
+	return g.lead != nil && (!g.lead.preambleSent || resume || g.relay.due || g.grantDue)
 }
 
 // seen handles the peer's Seen.

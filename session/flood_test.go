@@ -114,11 +114,11 @@ var floods = []flood{
 		}
 		return forged(header.Done, k-1, func(b []byte) { (&header.Part{Status: 2, All: true}).Put(b) })
 	}},
-	{name: "empty eager", next: func(k, _ uint64) []byte { return forged(header.Eager, k, nil) }},
-	{name: "unexpected sync", next: func(k, _ uint64) []byte {
+	{name: "empty eager", ends: true, next: func(k, _ uint64) []byte { return forged(header.Eager, k, nil) }},
+	{name: "unexpected sync", ends: true, next: func(k, _ uint64) []byte {
 		return forged(header.Sync, k, func(b []byte) { binary.LittleEndian.PutUint64(b, k) })
 	}},
-	{name: "unexpected rts", next: func(k, _ uint64) []byte {
+	{name: "unexpected rts", ends: true, next: func(k, _ uint64) []byte {
 		return forged(header.RTS, k, func(b []byte) { (&header.Request{ID: k, Total: 16, Modes: 1}).Put(b) })
 	}},
 	{name: "put", ends: true, next: operation(0)},
@@ -165,7 +165,7 @@ func floodingRank(dir string) error {
 	region := binary.LittleEndian.Uint64(key)
 	for _, f := range floods {
 		for k := uint64(0); f.name == os.Getenv(envFlood) && ctx.Err() == nil; k++ {
-			for b := f.next(k, region); !g.PostRaw(b); {
+			for b := f.next(k, region); !g.PostUnpaid(b); {
 				if g.Path() == "broken" {
 					return nil
 				}

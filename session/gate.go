@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session/internal/credit"
 	"github.com/bywash/bywash/session/internal/match"
 	"github.com/bywash/bywash/session/internal/rdv"
 )
@@ -25,61 +26,61 @@ var gateStates = [...]string{"idle", "connecting", "up", "closing", "broken"}
 
 // Gate is the way to one peer: see the package comment. Its methods may be called from any goroutine.
 type Gate struct {
-	s             *Session
-	rank          int    // -1: of another session
-	index         uint32 // as a source of messages
-	foreign       *card
-	card          *card // of the last established connection
-	state         gateState
-	err           error // why broken
-	railErr       error // of a lost rail of this connection
-	links         []*link
-	lead          *link // carries short messages
-	clear         bool  // lead takes messages now
-	handling      bool  // a handler for an active message of this peer is running
-	handler       handlerWatch
-	relay         failover
-	pausing       pauseState
-	pauseReceived bool
-	postponed     []postponed
-	ins           *incoming              // long messages that are arriving
-	rts           map[uint64]*unexpected // RTS of unexpected long messages, by the peer's ids
-	probed        []*unexpected          // long messages that Improbe has returned and that were not received
-	cancelDial    func()                 // cancels the attempt to connect
-	dialCancelled bool                   // the attempt to connect was cancelled for a pause
-	finishing     bool                   // a connection is ending in order
-	peerLeft      bool                   // the peer closed the last connection because its session ended
-	forgotten     bool                   // Forget was called
-	awaited       int                    // callers blocked in ConnectWait
-	established   uint64                 // number of connections established so far
-	peerEra       uint32
-	dials         uint64 // number of connections begun here
-	lastDial      uint64 // Session.dials when the last of them began
-	dialed        uint64 // number of connections begun by the peer, as of the last established one
-	why           []Choice
-	backlog       outQueue    // for the connection that is established or being made
-	later         outQueue    // for the connection after it
-	actives       outQueue    // active messages that wait for longOut
-	longOut       *outgoing   // the long active message that is being sent or is next
-	longIn        int         // number of the peer's long active messages that have memory here
-	dueActives    *unexpected // long active messages that arrived while a handler ran
-	overBudget    int         // less than 0: bytes stored in excess of the budget, for one connection
-	listed        bool        // in Session.busy
-	leaving       bool        // Disconnect was called
-	leaveNext     bool        // Disconnect was called for the connection after this one
-	leaveSent     bool
-	leaveSeen     bool
-	soonSent      bool // a Leave with flagSoon was sent
-	soonSeen      bool
-	byeSent       bool
-	byeSeen       bool
-	unreleased    int    // links of earlier connections that drivers still use
-	dialLater     bool   // connect when unreleased is 0
-	ops           int    // one-sided operations in progress
-	fences        []int  // how many of ops begin before each pending fence, and after the last
-	fence         uint64 // the number of the first pending fence
-	unanswered    int    // operations by message without a reply
-	live          int    // long messages, acknowledgements and operations in progress
+	s              *Session
+	rank           int    // -1: of another session
+	index          uint32 // as a source of messages
+	foreign        *card
+	card           *card // of the last established connection
+	state          gateState
+	err            error // why broken
+	railErr        error // of a lost rail of this connection
+	links          []*link
+	lead           *link // carries short messages
+	clear          bool  // lead takes messages now
+	handling       bool  // a handler for an active message of this peer is running
+	handler        handlerWatch
+	relay          failover
+	pausing        pauseState
+	pauseReceived  bool
+	postponed      []postponed
+	ins            *incoming              // long messages that are arriving
+	rts            map[uint64]*unexpected // RTS of unexpected long messages, by the peer's ids
+	probed         []*unexpected          // long messages that Improbe has returned and that were not received
+	cancelDial     func()                 // cancels the attempt to connect
+	dialCancelled  bool                   // the attempt to connect was cancelled for a pause
+	finishing      bool                   // a connection is ending in order
+	peerLeft       bool                   // the peer closed the last connection because its session ended
+	forgotten      bool                   // Forget was called
+	awaited        int                    // callers blocked in ConnectWait
+	established    uint64                 // number of connections established so far
+	peerEra        uint32
+	dials          uint64 // number of connections begun here
+	lastDial       uint64 // Session.dials when the last of them began
+	dialed         uint64 // number of connections begun by the peer, as of the last established one
+	why            []Choice
+	backlog        outQueue    // for the connection that is established or being made
+	later          outQueue    // for the connection after it
+	actives        outQueue    // active messages that wait for longOut
+	longOut        *outgoing   // the long active message that is being sent or is next
+	longIn         int         // number of the peer's long active messages that have memory here
+	dueActives     *unexpected // long active messages that arrived while a handler ran
+	waitingActives int         // number of the peer's long active messages that wait for memory
+	listed         bool        // in Session.busy
+	leaving        bool        // Disconnect was called
+	leaveNext      bool        // Disconnect was called for the connection after this one
+	leaveSent      bool
+	leaveSeen      bool
+	soonSent       bool // a Leave with flagSoon was sent
+	soonSeen       bool
+	byeSent        bool
+	byeSeen        bool
+	unreleased     int    // links of earlier connections that drivers still use
+	dialLater      bool   // connect when unreleased is 0
+	ops            int    // one-sided operations in progress
+	fences         []int  // how many of ops begin before each pending fence, and after the last
+	fence          uint64 // the number of the first pending fence
+	unanswered     int    // operations by message without a reply
+	live           int    // long messages, acknowledgements and operations in progress
 
 	// Queues that go before the backlog, in this order; see push.
 	replay      outQueue // copies that are sent again over another rail
@@ -88,13 +89,19 @@ type Gate struct {
 	control     outQueue // of messages under way: requests for chunks, fragments
 	nextAnswers answers  // for the connection after a pause
 
-	// Memory charged to this gate; see quota.go and unexpected.go.
-	heldBytes       int // bytes
-	syncs           int // synchronous messages that the peer has not acknowledged
-	longs           int // long messages that the peer has not received
-	unexpectedN     int // unexpected messages
-	unexpectedBytes int
-	resuming        bool // in Session.resumed
+	// Memory charged to this gate; see quota.go.
+	heldBytes int  // bytes
+	syncs     int  // synchronous messages that the peer has not acknowledged
+	longs     int  // long messages that the peer has not received
+	resuming  bool // in Session.resumed
+
+	// Credit for messages that the receiver may have to store; see credit.go.
+	credit   credit.Sender   // what this process may send
+	unasked  int             // longest message in bytes that it may send at once, with its header
+	received credit.Receiver // what the peer may send, and what is stored of it
+	grantDue bool            // the peer is to be sent a Grant
+	short    bool            // in Session.short
+	blockage blockedWatch
 }
 
 // link is one rail of a gate.
@@ -113,10 +120,6 @@ type link struct {
 	pieces        int      // pieces in the large track's driver, and one-sided operations
 	eager         int      // longest packet in bytes
 	helloReceived bool
-	bufferOut     bool // the driver's buffer is out: a handler runs, or the message is beyond the budget
-	stalls        stallWatch
-	peerGone      bool // the peer is gone: only messages in the driver's memory still arrive
-	overBudget    bool // one of these messages was stored in excess of the budget
 	now           Active
 	dead          bool
 	endErr        error // error for messages that the driver gives back; nil: Gate.relay holds copies
@@ -333,6 +336,8 @@ func (g *Gate) drop(err error) {
 	})
 	s.dropOps(g, err)
 	s.dropUnexpected(g)
+	g.dropWaitingActives(anyActive)
+	g.endCredit()
 	g.live, g.unanswered = g.inDrivers(), 0
 	for _, l := range links {
 		s.releaseLink(l)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/session"
+	"github.com/bywash/bywash/session/internal/credit"
 	"github.com/bywash/bywash/session/internal/header"
 )
 
@@ -30,7 +31,7 @@ func (t *tape) id() uint64 { return uint64(1+t.n(3))<<32 | uint64(t.n(4)) }
 
 // message is one of the session's protocol that makes some sense.
 func (t *tape) message(region uint64) []byte {
-	h := header.Header{Kind: header.Kind(2 + t.n(15)), Tag: t.id(), Flags: uint8(t.n(4))}
+	h := header.Header{Kind: header.Kind(2 + t.n(17)), Tag: t.id(), Flags: uint8(t.n(4))}
 	body := make([]byte, header.BodySize(h.Kind))
 	data := make([]byte, []int{0, 0, 1, 40, 400, 3000}[t.n(6)])
 	off := t.n(30_000)
@@ -65,6 +66,9 @@ func (t *tape) message(region uint64) []byte {
 		o.Put(body)
 	case header.Seen, header.Resume:
 		h.Tag = uint64(t.n(4))
+	case header.Grant:
+		c := header.Credit{Amount: credit.Amount{Bytes: uint64(t.n(1 << 15)), Messages: uint64(t.n(100))}, Unasked: uint32(1000 + t.n(9000))}
+		c.Put(body)
 	}
 	h.Length = uint32(len(data))
 	b := make([]byte, header.Size)

@@ -110,7 +110,9 @@ func (s *Session) step() {
 }
 
 // listens reports whether the request waits for a message of the peer's, and not only for room in the driver.
-func (r *Request) listens() bool { return r.g == nil || r.out != nil || r.sync != 0 || r.remote }
+func (r *Request) listens() bool {
+	return r.g == nil || r.out != nil || r.sync != 0 || r.remote || r.g.waitsForCredit()
+}
 
 // promote wakes a caller that follows, to lead. It returns false if there is none.
 func (s *Session) promote() bool {

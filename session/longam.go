@@ -1,9 +1,13 @@
 package session
 
 import (
+	"bytes"
 	"fmt"
+	"slices"
+	"unsafe"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session/internal/credit"
 	"github.com/bywash/bywash/session/internal/header"
 )
 
@@ -50,26 +54,38 @@ func (g *Gate) activeSent(o *outgoing) {
 	}
 }
 
-// arriveActive begins to receive a long active message, if there is memory. It is part of arrive.
+// arriveActive receives a long active message, as soon as there is memory. It is part of arrive.
 func (l *link) arriveActive(h *header.Header, req *header.Request, b []byte) bool {
 	g, s := l.g, l.g.s
-	extra, key := h.Data(b)
-	n := int(req.Total)
-	if g.longIn == maxLong {
+	if g.longIn+g.waitingActives >= maxLong {
 		return l.failProtocol(fmt.Errorf("%w: %d long active messages at once", ErrBroken, maxLong))
 	}
-	if size, _ := unexpectedSize(n + len(extra)); size+unexpectedCost > s.cfg.Unexpected {
+	switch cost := activeCost(h, req); {
+	case cost > s.cfg.Unexpected:
 		g.done(req.ID, statusTooLong, true)
 		return true
+	case len(s.waitingActives) > 0 || cost > s.activeBudget:
+		s.waitingActives = append(s.waitingActives, waitingActive{g: g, h: *h, req: *req, b: bytes.Clone(b)})
+		g.waitingActives++
+		g.charge(waitingActiveCost + len(b))
+		return true
 	}
-	u := s.newUnexpected(n+len(extra), &s.activeBudget)
-	if u == nil && l.peerGone {
-		return true // the sender is gone
-	}
-	if u == nil {
-		l.stall()
-		return false
-	}
+	return l.checked(g.beginActive(h, req, b))
+}
+
+// activeCost is the memory in bytes that a long active message takes.
+func activeCost(h *header.Header, req *header.Request) int {
+	return credit.Cost(int(req.Total) + int(h.Extra))
+}
+
+// beginActive begins to receive a long active message for which there is memory.
+func (g *Gate) beginActive(h *header.Header, req *header.Request, b []byte) error {
+	s := g.s
+	extra, key := h.Data(b)
+	n := int(req.Total)
+	u := s.newUnexpected(n + len(extra))
+	u.long = true
+	s.activeBudget -= u.cost
 	g.longIn++
 	u.g, u.h = g, *h
 	copy(u.buf[n:], extra)
@@ -80,10 +96,54 @@ func (l *link) arriveActive(h *header.Header, req *header.Request, b []byte) boo
 	r := s.request("active message")
 	r.buf, r.active = u.buf[:n], u
 	if s.postpones(r, g, b, h) {
-		return true
+		return nil
 	}
-	return l.checked(s.receiveLong(r, g, h, req, nil, key))
+	return s.receiveLong(r, g, h, req, nil, key)
 }
+
+// waitingActive is the RTS of a long active message for which there is no memory yet.
+type waitingActive struct {
+	g   *Gate
+	h   header.Header
+	req header.Request
+	b   []byte // the whole packet
+}
+
+const waitingActiveCost = int(unsafe.Sizeof(waitingActive{}))
+
+// beginActives begins to receive the long active messages for which there is memory now, the oldest first.
+func (s *Session) beginActives() {
+	for len(s.waitingActives) > 0 {
+		w := s.waitingActives[0]
+		if activeCost(&w.h, &w.req) > s.activeBudget {
+			return
+		}
+		s.dropWaitingActive(0)
+		if err := w.g.beginActive(&w.h, &w.req, w.b); err != nil && w.g.lead != nil {
+			w.g.lead.failProtocol(err)
+		}
+	}
+}
+
+// dropWaitingActive removes a long active message that waits for memory.
+func (s *Session) dropWaitingActive(i int) {
+	w := &s.waitingActives[i]
+	w.g.waitingActives--
+	w.g.charge(-waitingActiveCost - len(w.b))
+	s.waitingActives = slices.Delete(s.waitingActives, i, i+1)
+}
+
+// dropWaitingActives removes those of the peer's long active messages that wait for memory for which f holds.
+func (g *Gate) dropWaitingActives(f func(*waitingActive) bool) {
+	for i := len(g.s.waitingActives) - 1; i >= 0 && g.waitingActives > 0; i-- {
+		if w := &g.s.waitingActives[i]; w.g == g && f(w) {
+			g.s.dropWaitingActive(i)
+		}
+	}
+}
+
+// anyActive is for dropWaitingActives.
+func anyActive(*waitingActive) bool { return true }
 
 // activeEnded ends the reception of a long active message: its handler is called, when the lock is given up, or its
 // memory given back.

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
+
+	"github.com/bywash/bywash/session/internal/credit"
 )
 
 // A program that leaves messages unreceived, or whose handler of active messages does not return, can wait forever for
@@ -22,31 +24,32 @@ func (s *Session) notice(g *Gate, op string, err error) {
 	s.calls = append(s.calls, func() { f(e) })
 }
 
-// stallWatch counts how often the session has left a message of a link in the driver because the budget for unexpected
-// messages was used up. If the count stays the same, the program has received nothing that would have freed memory.
-type stallWatch struct {
-	times    uint64
-	seen     uint64    // times, when noticeStalled last found it changed
-	since    time.Time // when that was
+// blockedWatch is what noticeBlocked has last seen of a peer that may have no credit. If nothing has changed since, the
+// program has received nothing that would have given the peer credit.
+type blockedWatch struct {
+	on       bool // the peer may have no credit
+	kept     int
+	grant    credit.Amount
 	reported bool
 }
 
-// noticeStalled reports each link whose next message has waited in the driver for noticeTime without a message being
-// received that would have made room for it. The caller holds the session's lock.
-func (s *Session) noticeStalled() {
-	now := time.Now()
-	for _, l := range s.stalled {
-		w := &l.stalls
-		switch {
-		case w.reported || l.dead || l.g.handling:
-		case w.seen != w.times:
-			w.seen, w.since = w.times, now
-		case now.Sub(w.since) >= noticeTime:
-			w.reported = true
-			s.notice(l.g, "receive", fmt.Errorf("%w: %d, of which this peer has sent %d, and none of its later messages is taken: "+
-				"receive them, Session.Drop them, or raise Config.Unexpected (%d bytes)", ErrUnreceived, s.unexpectedN, l.g.unexpectedN, s.cfg.Unexpected))
-		}
+// noticeBlocked reports that a peer, which may wait for credit, has got none since the last look. It returns whether it
+// has to look again.
+func (g *Gate) noticeBlocked() (again bool) {
+	s, w := g.s, &g.blockage
+	kept, grant := g.received.Kept(), g.received.Grant()
+	switch {
+	case w.reported || !w.on || !g.received.Blocked():
+		w.kept = 0
+		return false
+	case g.handling || w.kept != kept || w.grant != grant:
+		w.kept, w.grant = kept, grant
+		return true
 	}
+	w.reported = true
+	s.notice(g, "receive", fmt.Errorf("%w: %d, of which this peer has sent %d, and it can send no more: "+
+		"receive them, Session.Drop them, or raise Config.Unexpected (%d bytes)", ErrUnreceived, s.table.Waiting(), kept, s.cfg.Unexpected))
+	return false
 }
 
 // handlerWatch counts the calls of handlers for a gate's active messages. If a handler runs and the count is the same
@@ -58,43 +61,58 @@ type handlerWatch struct {
 	reported bool
 }
 
-// begins counts the call of a handler, and has noticeHandlers look after noticeTime. The caller holds the session's
-// lock.
+// begins counts the call of a handler, and has the program watched. The caller holds the session's lock.
 func (g *Gate) begins(number uint8) {
 	g.handler.number = number
 	g.handler.calls++
-	switch s := g.s; {
-	case s.handlersWatched || g.handler.reported:
-	case s.handlerTimer == nil:
-		s.handlersWatched, s.handlerTimer = true, time.AfterFunc(noticeTime, s.noticeHandlers)
-	default:
-		s.handlersWatched = true
-		s.handlerTimer.Reset(noticeTime)
+	if !g.handler.reported {
+		g.s.watchProgram()
 	}
 }
 
-// noticeHandlers reports each handler that has run since the last look, and looks again after noticeTime if other
-// handlers run.
-func (s *Session) noticeHandlers() {
+// watchProgram has lookAtProgram look after noticeTime.
+func (s *Session) watchProgram() {
+	switch {
+	case s.watched:
+	case s.watchTimer == nil:
+		s.watched, s.watchTimer = true, time.AfterFunc(noticeTime, s.lookAtProgram)
+	default:
+		s.watched = true
+		s.watchTimer.Reset(noticeTime)
+	}
+}
+
+// lookAtProgram reports what has lasted since it looked before, and looks again if anything else goes on.
+func (s *Session) lookAtProgram() {
 	s.mu.lock()
 	defer s.leave()
-	s.handlersWatched = false
+	s.watched = false
 	if s.closed {
 		return
 	}
 	for _, g := range s.gates {
-		if g == nil || !g.handling || g.handler.reported {
-			continue
-		}
-		if w := &g.handler; w.seen != w.calls {
-			w.seen, s.handlersWatched = w.calls, true
-		} else {
-			w.reported = true
-			s.notice(g, "active message", fmt.Errorf("%w: that of number %d has run for %v or longer, and nothing is taken from this peer meanwhile: "+
-				"a handler must not block; have it start a goroutine", ErrHandlerBlocks, w.number, noticeTime))
+		if g != nil {
+			s.watched = g.noticeHandler() || s.watched
+			s.watched = g.noticeBlocked() || s.watched
 		}
 	}
-	if s.handlersWatched {
-		s.handlerTimer.Reset(noticeTime)
+	if s.watched {
+		s.watchTimer.Reset(noticeTime)
 	}
+}
+
+// noticeHandler reports a handler that has run since the last look. It returns whether another one runs.
+func (g *Gate) noticeHandler() (again bool) {
+	w := &g.handler
+	switch {
+	case !g.handling || w.reported:
+		return false
+	case w.seen != w.calls:
+		w.seen = w.calls
+		return true
+	}
+	w.reported = true
+	g.s.notice(g, "active message", fmt.Errorf("%w: that of number %d has run for %v or longer, and nothing is taken from this peer meanwhile: "+
+		"a handler must not block; have it start a goroutine", ErrHandlerBlocks, w.number, noticeTime))
+	return false
 }

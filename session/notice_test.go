@@ -25,7 +25,7 @@ func noticePair(t *testing.T, change func(*session.Config)) (s []*session.Sessio
 	return s, reported
 }
 
-// isTold waits until a cause is reported to the program.
+// waitReported waits until a cause is reported to the program.
 func waitReported(t *testing.T, reported chan *session.Error, g *session.Gate, cause error) {
 	t.Helper()
 	select {

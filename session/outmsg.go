@@ -23,6 +23,7 @@ type outMsg struct {
 	prepared Prepared
 	urgent   bool  // queued before messages that are not urgent
 	counted  bool  // counted in Op.inDriver
+	paid     bool  // has taken credit
 	charged  *Gate // the gate whose heldBytes includes cost; nil: none
 	cost     int32
 }
@@ -180,7 +181,7 @@ func (s *Session) recycle(msg *outMsg) {
 		msg.charged = nil
 		g.charge(-int(msg.cost))
 	}
-	msg.req, msg.out, msg.frag, msg.sync, msg.id, msg.urgent, msg.counted = nil, nil, nil, 0, 0, false, false
+	msg.req, msg.out, msg.frag, msg.sync, msg.id, msg.urgent, msg.counted, msg.paid = nil, nil, nil, 0, 0, false, false, false
 	msg.iov[1] = nil
 	msg.p.IOV = nil
 	msg.next = s.msgPool
@@ -214,15 +215,28 @@ func (g *Gate) dispatch(msg *outMsg) bool {
 		return true
 	}
 	g.backlog.insert(msg)
-	g.markBusy()
+	g.markWaiting()
 	return false
 }
 
-// post gives a message to the driver. taken is false if there is no room, if the rail is lost and another carries
-// messages now, or if too many such messages wait for the peer's answer.
+// markWaiting is markBusy after a message was queued in the backlog. A grant lists a gate that waits for credit.
+func (g *Gate) markWaiting() {
+	if !g.waitsForCredit() {
+		g.markBusy()
+	}
+}
+
+// post gives a message to the driver. taken is false if there is no room or no credit, if the rail is lost and another
+// carries messages now, or if too many such messages wait for the peer's answer.
 func (l *link) post(msg *outMsg) (left, taken bool) {
 	if msg.needsReply() && !l.g.mayLeave(msg) {
 		return false, false
+	}
+	cost := 0 // in credit
+	if msg.needsCredit() {
+		if cost = msg.creditCost(); !l.g.credit.Allows(cost) {
+			return false, false
+		}
 	}
 	many := l.g.relay.many && header.Kind(msg.buf[0]).Numbered()
 	if many && l.g.relay.full() {
@@ -240,6 +254,10 @@ func (l *link) post(msg *outMsg) (left, taken bool) {
 	err := l.small.SendPost(&msg.p)
 	posted := err == nil
 	if posted {
+		if cost > 0 {
+			msg.paid = true
+			l.g.credit.Sent(cost)
+		}
 		if many {
 			l.g.relay.keep(l.g.s, msg)
 		}
@@ -270,6 +288,7 @@ func (l *link) refused(msg *outMsg, err error, posted bool) (left, taken bool) {
 	many := g.relay.many && header.Kind(msg.buf[0]).Numbered()
 	switch {
 	case !isGone(err) && msg.reportsLoss() && !(many && posted):
+		g.refund(msg)
 		s.msgFailed(msg, g.fault("send", err))
 		return true, true
 	case !g.relay.many:
@@ -364,6 +383,7 @@ func (g *Gate) push() (moved, more bool) {
 			case err == nil || l.dead: // or Gate.relay holds a copy
 				g.s.msgSent(msg)
 			case !isGone(err) && msg.reportsLoss() && !g.relay.many:
+				g.refund(msg)
 				g.s.msgFailed(msg, g.fault("send", err))
 			case g.relay.many:
 				g.s.msgSent(msg)
@@ -383,14 +403,18 @@ func (g *Gate) push() (moved, more bool) {
 	if g.lead == nil {
 		return moved, false // the next established connection lists the gate again
 	}
-	if !g.clear || g.relay.due {
+	if !g.clear || g.relay.due || g.grantDue {
 		moved = g.sendPreamble() || moved
 	}
 	moved = g.pushQueues() || moved
 	for _, l := range g.links {
 		more = more || l.sending.n > 0
 	}
-	return moved, more || g.queued() > 0 || g.hasPreamble()
+	waits := g.queued() // not for credit, whose grant lists the gate again
+	if waits == g.backlog.n && g.waitsForCredit() {
+		waits = 0
+	}
+	return moved, more || waits > 0 || g.hasPreamble()
 }
 
 // pushQueues sends queued messages in the order that keeps control from waiting behind data: first copies that go

@@ -49,8 +49,13 @@ const probeEvery = 64
 func (s *Session) poll() {
 	s.tick++
 	due := s.tick%probeEvery == 0
-	if l := s.preferred; l != nil && l.take() && !due {
-		return
+	if l := s.preferred; l != nil && l.take() {
+		if s.waiting > 0 && s.sleepers.Load() == 0 && oneP() {
+			s.callOff()
+		}
+		if !due {
+			return
+		}
 	}
 	if s.outstanding() {
 		s.pushAll()
@@ -134,8 +139,7 @@ func (n *nic) pollAll() bool {
 // pushAll moves on everything that waits to leave. It reports whether anything
 // moved.
 func (s *Session) pushAll() bool {
-	moved := len(s.stalled) > 0 && s.checkStalled()
-	moved = s.movePieces() || moved
+	moved := s.movePieces()
 	moved = s.moveOps() || moved
 	if len(s.unreleased) > 0 {
 		moved = s.pollUnreleased() || moved
@@ -203,7 +207,7 @@ func (s *Session) kick() {
 		default:
 		}
 	}
-	if s.outstanding() || len(s.stalled) > 0 {
+	if s.outstanding() {
 		s.wakeMover()
 	}
 }
@@ -255,6 +259,7 @@ func (n *nic) watch() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var seen uint32
+	var seenSent uint64
 	for {
 		if s.ctx.Err() != nil {
 			return
@@ -268,9 +273,18 @@ func (n *nic) watch() {
 			continue
 		}
 		s.mu.lock()
-		now, led := s.epoch, s.leader != nil && s.listens
+		now, led, sent := s.epoch, s.leader != nil && s.listens, s.stats.Sent
+		sends := sent != seenSent && oneP() // callers send, and poll only when they have to wait
+		seenSent = sent
+		away := s.sleepers.Load() == 0 && (led || now != seen || sends) || n.prober == nil
+		if n.waiting { // and has returned
+			s.waiting--
+		}
+		if n.waiting = !away; n.waiting {
+			s.waiting++
+		}
 		s.leave()
-		if s.sleepers.Load() == 0 && (led || now != seen) || n.prober == nil {
+		if away {
 			seen = now
 			timer.Reset(backoff)
 			select {
@@ -282,6 +296,12 @@ func (n *nic) watch() {
 			if n.prober == nil {
 				s.mu.lock()
 				n.pollAll()
+				s.leave()
+			} else if sends {
+				s.mu.lock()
+				if s.epoch == seen {
+					s.pollIn()
+				}
 				s.leave()
 			}
 			continue
@@ -295,9 +315,7 @@ func (n *nic) watch() {
 				s.pushAll()
 			}
 			s.leave()
-			// The goroutine that was waiting for the message goes first: in the driver's wait this goroutine may keep the only P
-			// for as long as the runtime takes to notice a blocking system call, up to 10 ms.
-			runtime.Gosched()
+			runtime.Gosched() // the goroutine that was waiting for the message goes first: see oneP
 		case s.ctx.Err() != nil || err != driver.ErrCanceled && isGone(err):
 			return
 		case err != driver.ErrCanceled: // a driver's fault that may pass
@@ -308,6 +326,22 @@ func (n *nic) watch() {
 			}
 		}
 	}
+}
+
+// oneP reports whether goroutines of this process run one at a time. A goroutine in a driver's wait then keeps the others
+// from running for as long as the runtime takes to notice a blocking system call, up to 10 ms: as long as callers are
+// active, none is to begin such a wait.
+func oneP() bool { return runtime.GOMAXPROCS(0) == 1 }
+
+// callOff ends the waits of watch, because the caller has taken a message that woke one, which would wait again at once.
+func (s *Session) callOff() {
+	for _, n := range s.nics {
+		if n.waiting {
+			n.waiting = false
+			_ = n.prober.RecvCancelAny()
+		}
+	}
+	s.waiting = 0
 }
 
 // mover polls, while no caller does, for operations that make progress only when they are polled. Its pauses grow as
@@ -331,14 +365,10 @@ func (s *Session) mover() {
 		s.mu.lock()
 		s.moverParked = false
 		work := s.outstanding() && s.onDuty()
-		moved := len(s.stalled) > 0 && s.onDuty() && s.checkStalled()
-		held := len(s.stalled) > 0 && s.onDuty()
-		if held {
-			s.noticeStalled()
-		}
+		moved := false
 		busy := s.epoch != seen || s.pollers.Load() > 0
 		if seen = s.epoch; work && !busy {
-			moved = s.pushAll() || moved
+			moved = s.pushAll()
 			if len(s.pieces) > 0 {
 				moved = s.pollIn() || moved
 			}
@@ -352,16 +382,10 @@ func (s *Session) mover() {
 		switch {
 		case !work:
 			idle, pause, last = 0, shortest, time.Time{}
-			var look <-chan time.Time
-			if held {
-				timer.Reset(stallPeriod)
-				look = timer.C
-			}
 			select {
 			case <-s.ctx.Done():
 				return
 			case <-s.move:
-			case <-look:
 			}
 			continue
 		case moved:

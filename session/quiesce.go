@@ -177,6 +177,7 @@ func (g *Gate) finishPause() {
 	leave := g.leaving || g.leaveNext
 	g.resetClosing()
 	g.relay.drop(s)
+	g.endCredit()
 	for _, l := range links {
 		l.dead = true
 		s.releaseLink(l)

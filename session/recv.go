@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session/internal/credit"
 	"github.com/bywash/bywash/session/internal/header"
 	"github.com/bywash/bywash/session/internal/match"
 )
@@ -150,8 +151,6 @@ func (s *Session) pair(r *Request, from *Gate) {
 	} else if from != nil && from.state == gateBroken {
 		s.table.Cancel(&r.recv)
 		s.complete(r, from.err)
-	} else if len(s.stalled) > 0 {
-		s.unstall()
 	} else if from == nil && len(s.ends) > 0 {
 		s.failNoSenders()
 	}
@@ -194,7 +193,7 @@ func (s *Session) deliver(r *Request, g *Gate, tag uint64, extra, data []byte) {
 
 // take takes one message from a link, if there is one.
 func (l *link) take() bool {
-	if l.bufferOut || l.dead || l.g.handling {
+	if l.dead || l.g.handling {
 		return false
 	}
 	done, err := l.small.RecvPoll(&l.rp)
@@ -214,7 +213,7 @@ func (l *link) take() bool {
 		}
 	}
 	if !l.handle(l.rp.Buf) {
-		return true // the buffer stays with the driver's message, or was released already
+		return true // the link is dead: releaseLink gives the buffer back
 	}
 	if l.rp.Driver.Phase == driver.BufferOut {
 		_ = l.small.RecvBufRelease(&l.rp)
@@ -222,20 +221,23 @@ func (l *link) take() bool {
 	return true
 }
 
-// handle handles a received message. It returns false if the driver's buffer must not be released yet.
+// handle handles a received message. It returns false if the link is dead.
 func (l *link) handle(b []byte) bool {
 	if tag, ok := header.IsEager(b); ok && l.helloReceived {
-		if r := l.g.s.table.Arrive(l.g.index, tag); r != nil {
-			l.g.s.stats.Received++
-			l.g.s.deliver(r.User.(*Request), l.g, tag, nil, b[header.Size:])
-			return true
+		g, s := l.g, l.g.s
+		if !g.received.Arrived(&s.pool, credit.Cost(len(b))) {
+			if r := s.table.Arrive(g.index, tag); r != nil {
+				s.stats.Received++
+				s.deliver(r.User.(*Request), g, tag, nil, b[header.Size:])
+				return true
+			}
 		}
+		return l.arriveEager(tag, nil, b[header.Size:], b)
 	}
 	var h header.Header
 	if err := h.Parse(b); err != nil {
 		return l.failProtocol(err)
 	}
-	g, s := l.g, l.g.s
 	if !l.helloReceived {
 		if err := l.checkHello(&h, b); err != nil {
 			return l.failProtocol(err)
@@ -243,15 +245,28 @@ func (l *link) handle(b []byte) bool {
 		return true
 	}
 	if h.Kind == header.Eager {
-		if r := s.table.Arrive(g.index, h.Tag); r != nil {
-			extra, data := h.Data(b)
-			s.stats.Received++
-			s.deliver(r.User.(*Request), g, h.Tag, extra, data)
-			return true
-		}
-		return l.keep(&h, b)
+		extra, data := h.Data(b)
+		l.g.received.Arrived(&l.g.s.pool, credit.Cost(len(b)))
+		return l.arriveEager(h.Tag, extra, data, b)
 	}
 	return l.handleOther(&h, b)
+}
+
+// arriveEager handles a message that came with its data, and was counted as arrived: b is all of it.
+func (l *link) arriveEager(tag uint64, extra, data, b []byte) bool {
+	g, s := l.g, l.g.s
+	if !l.hadCredit() {
+		return false
+	}
+	if r := s.table.Arrive(g.index, tag); r != nil {
+		s.stats.Received++
+		s.deliver(r.User.(*Request), g, tag, extra, data)
+	} else {
+		h := header.Header{Kind: header.Eager, Extra: uint16(len(extra)), Length: uint32(len(data)), Tag: tag}
+		l.keep(&h, b)
+	}
+	g.renew()
+	return true
 }
 
 func (l *link) handleOther(h *header.Header, b []byte) bool {
@@ -277,6 +292,12 @@ func (l *link) handleOther(h *header.Header, b []byte) bool {
 		return l.checked(l.operation(body, data))
 	case header.Reply:
 		return l.checked(l.reply(h, body, data))
+	case header.Grant:
+		var grant header.Credit
+		if err := grant.Parse(body); err != nil {
+			return l.failProtocol(err)
+		}
+		g.granted(&grant)
 	case header.Pause:
 		g.receivePause()
 	case header.Seen:
@@ -331,6 +352,17 @@ func (l *link) failProtocol(err error) bool {
 // arrive handles a message that has to be matched and answered.
 func (l *link) arrive(h *header.Header, b []byte) bool {
 	g, s := l.g, l.g.s
+	active := h.Kind == header.RTS && h.Flags&flagActive != 0
+	if !active {
+		cost := rtsCost
+		if h.Kind == header.Sync {
+			cost = credit.Cost(len(b))
+		}
+		if g.received.Arrived(&s.pool, cost); !l.hadCredit() {
+			return false
+		}
+		defer g.renew()
+	}
 	var req header.Request // read once: b may be memory that the peer can write
 	if h.Kind == header.RTS {
 		if err := req.Parse(h.Body(b)); err != nil {
@@ -343,7 +375,7 @@ func (l *link) arrive(h *header.Header, b []byte) bool {
 			return true // the sender fails it when it sees our Leave
 		}
 	}
-	if h.Kind == header.RTS && h.Flags&flagActive != 0 {
+	if active {
 		return l.arriveActive(h, &req, b)
 	}
 	if h.Kind == header.RTS && req.Total > uint64(s.cfg.MaxMessage) {
@@ -352,7 +384,8 @@ func (l *link) arrive(h *header.Header, b []byte) bool {
 	}
 	r := s.table.Arrive(g.index, h.Tag)
 	if r == nil {
-		return l.keep(h, b)
+		l.keep(h, b)
+		return true
 	}
 	extra, data := h.Data(b)
 	if h.Kind == header.Sync {

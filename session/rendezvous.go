@@ -212,6 +212,7 @@ func (l *link) forget(id uint64, why error) {
 		g.withdrawUnexpected(u)
 	}
 	g.dropPostponedRTS(id)
+	g.dropWaitingActives(func(w *waitingActive) bool { return w.req.ID == id })
 	if in := g.arriving(id); in != nil {
 		in.abort(why)
 	}

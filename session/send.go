@@ -65,7 +65,7 @@ func (g *Gate) sendShort(tag uint64, buf []byte) bool {
 	copy(msg.buf[header.Size:], buf)
 	if _, taken := g.lead.post(msg); !taken {
 		g.backlog.push(msg)
-		g.markBusy()
+		g.markWaiting()
 	}
 	s.leave()
 	return true
@@ -124,6 +124,9 @@ func (g *Gate) eagerMax() int {
 	n := g.s.eager
 	if g.lead != nil {
 		n = g.lead.eager
+	}
+	if u := g.unasked; u > 0 && u < n {
+		n = u
 	}
 	n -= header.Size + 8 // Sync has a number
 	if lim := g.s.cfg.Eager; lim > 0 && lim < n {

@@ -15,6 +15,7 @@ import (
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/internal/handshake"
 	"github.com/bywash/bywash/internal/stat"
+	"github.com/bywash/bywash/session/internal/credit"
 	"github.com/bywash/bywash/session/internal/match"
 	"github.com/bywash/bywash/session/launch"
 )
@@ -48,40 +49,41 @@ type Session struct {
 	sleepers atomic.Int32
 	pollers  atomic.Int32 // callers that poll until something is done; see mover
 
-	mu           lock
-	closed       bool
-	quiesced     bool    // Quiesce was called
-	dials        uint64  // number of connections that gates have begun
-	era          uint32  // how often Resume was called
-	closing      bool    // Close was called: connect requests are not answered
-	gates        []*Gate // by source number of the match table: ranks, then foreign ones
-	links        map[driver.Instance]*link
-	preferred    *link // link that is polled first: usually the one of the last message
-	tick         uint32
-	epoch        uint32     // grows while callers make progress: the background keeps out of their way
-	leader       *Request   // request whose caller polls for all callers
-	listens      bool       // the leader waits for a message, and not only for room in the driver
-	followers    []*Request // requests whose callers sleep while another caller leads
-	woken        uint32     // number of callers that were woken
-	finished     uint32     // number of times that a request was done, or was given back
-	polling      bool       // the goroutine that holds the lock polls, and is counted in pollers
-	moverParked  bool       // the mover waits until it is woken
-	table        *match.Table
-	launcherErr  error         // why there is no launcher any more
-	ends         map[int]error // of ranks, as the launcher reports them
-	budget       int           // bytes of unexpected messages that may still be stored
-	activeBudget int           // bytes of long active messages
-	unexpectedN  int           // unexpected messages
-	poolBytes    int           // bytes of memory in unexpectedPool
-	heldBytes    int           // memory charged to all gates; see quota.go
-	stalled      []*link       // links whose next message exceeds the budget of unexpected messages
-	busy         []*Gate       // gates with messages that have not left
-	unreleased   []*link       // dead links that drivers still use
-	awaiters     []*awaiter
-	calls        []func() // to be called without the lock
-	called       []func() // memory for the next ones
-	resumed      []*Gate  // gates from which nothing was taken while a handler ran
-	handlers     [256]func(*Gate, *Active)
+	mu             lock
+	closed         bool
+	quiesced       bool    // Quiesce was called
+	dials          uint64  // number of connections that gates have begun
+	era            uint32  // how often Resume was called
+	closing        bool    // Close was called: connect requests are not answered
+	gates          []*Gate // by source number of the match table: ranks, then foreign ones
+	links          map[driver.Instance]*link
+	preferred      *link // link that is polled first: usually the one of the last message
+	tick           uint32
+	epoch          uint32     // grows while callers make progress: the background keeps out of their way
+	leader         *Request   // request whose caller polls for all callers
+	listens        bool       // the leader waits for a message, and not only for room in the driver
+	followers      []*Request // requests whose callers sleep while another caller leads
+	woken          uint32     // number of callers that were woken
+	finished       uint32     // number of times that a request was done, or was given back
+	waiting        int        // rails whose watch is in the driver's wait, or about to be, and was not called off
+	polling        bool       // the goroutine that holds the lock polls, and is counted in pollers
+	moverParked    bool       // the mover waits until it is woken
+	table          *match.Table
+	launcherErr    error           // why there is no launcher any more
+	ends           map[int]error   // of ranks, as the launcher reports them
+	pool           credit.Pool     // memory of unexpected messages, stored or granted to peers
+	short          []*Gate         // gates for whose peers other peers have left no memory
+	activeBudget   int             // bytes of long active messages
+	poolBytes      int             // bytes of memory in unexpectedPool
+	heldBytes      int             // memory charged to all gates; see quota.go
+	waitingActives []waitingActive // long active messages that wait for memory
+	busy           []*Gate         // gates with messages that have not left
+	unreleased     []*link         // dead links that drivers still use
+	awaiters       []*awaiter
+	calls          []func() // to be called without the lock
+	called         []func() // memory for the next ones
+	resumed        []*Gate  // gates from which nothing was taken while a handler ran
+	handlers       [256]func(*Gate, *Active)
 
 	msgPool        *outMsg                            // free
 	bigBytes       int                                // bytes of all outgoing messages, in use or free, beyond outMsg.room
@@ -99,8 +101,8 @@ type Session struct {
 	liveOps        []*Op
 	opPool         *Op
 
-	handlersWatched bool // handlerTimer runs
-	handlerTimer    *time.Timer
+	watched    bool // watchTimer runs; see notice.go
+	watchTimer *time.Timer
 
 	stat io.Closer // nil: bywash stat does not see this process
 
@@ -121,6 +123,8 @@ type nic struct {
 	prober driver.Prober // nil: instances are asked in turn
 	reg    driver.Registrar
 	wake   chan struct{}
+
+	waiting bool // counted in Session.waiting
 }
 
 // Join makes this process part of a session: it opens the drivers that the job can need, publishes the business card
@@ -140,8 +144,10 @@ func Join(ctx context.Context, cfg Config) (*Session, error) {
 	}
 	s := &Session{
 		cfg: cfg, job: job, ownJob: own, rank: job.Rank(), size: job.Size(),
-		links: make(map[driver.Instance]*link), table: match.New(), budget: cfg.Unexpected, activeBudget: cfg.Unexpected,
-		wanted: make(chan struct{}, 1), move: make(chan struct{}, 1), handlersDone: make(chan struct{}, 1), regions: make(map[uint64]*Region),
+		links: make(map[driver.Instance]*link), table: match.New(),
+		pool:         credit.Pool{Bytes: cfg.Unexpected, Messages: maxUnexpected, PeerMessages: maxUnexpectedOfPeer},
+		activeBudget: cfg.Unexpected,
+		wanted:       make(chan struct{}, 1), move: make(chan struct{}, 1), handlersDone: make(chan struct{}, 1), regions: make(map[uint64]*Region),
 	}
 	s.gates = make([]*Gate, s.size)
 	s.findLocal(os.Getenv)
@@ -297,8 +303,8 @@ func (s *Session) Close(ctx context.Context) error {
 			g.drop(ErrClosed)
 		}
 	}
-	if s.handlerTimer != nil {
-		s.handlerTimer.Stop()
+	if s.watchTimer != nil {
+		s.watchTimer.Stop()
 	}
 	s.table.CancelAll(func(r *match.Receive) { s.complete(r.User.(*Request), ErrClosed) })
 	for s.running > 0 {
@@ -354,7 +360,7 @@ func (s *Session) leaveJob(ctx context.Context) error {
 type Stats struct {
 	Sent, Received   uint64 // messages of programs, active ones included
 	Unexpected       uint64 // messages that arrived before a receive
-	Stalls           uint64 // times a peer was blocked by the budget
+	Stalls           uint64 // times that stored messages left a peer without credit
 	Long             uint64 // messages by rendezvous, received
 	Bad              uint64 // invalid messages of the session's protocol
 	Connects, Broken uint64

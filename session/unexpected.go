@@ -3,12 +3,10 @@ package session
 import (
 	"cmp"
 	"context"
-	"math/bits"
 	"slices"
-	"time"
 	"unsafe"
 
-	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session/internal/credit"
 	"github.com/bywash/bywash/session/internal/header"
 	"github.com/bywash/bywash/session/internal/match"
 )
@@ -17,34 +15,29 @@ import (
 // of the next power of two, and is pooled.
 type unexpected struct {
 	match.Arrival
-	g       *Gate
-	h       header.Header
-	buf     []byte // the whole packet
-	class   int
-	cost    int    // bytes, with all overhead
-	counted bool   // counted in Gate.unexpectedN and Session.unexpectedN
-	from    *int   // the budget that cost is taken from; nil: none
-	number  uint64 // the peer's id of an RTS
-	gone    error  // why a long message that Improbe has returned will not arrive any more
-	next    *unexpected
-	now     Active // argument of the handler of a long active message
-	call    func() // calls that handler
+	g      *Gate
+	h      header.Header
+	buf    []byte // the whole packet
+	class  int
+	cost   int    // bytes, with all overhead
+	stored bool   // cost is part of Gate.received
+	long   bool   // a long active message: cost is taken from Session.activeBudget
+	number uint64 // the peer's id of an RTS
+	gone   error  // why a long message that Improbe has returned will not arrive any more
+	next   *unexpected
+	now    Active // argument of the handler of a long active message
+	call   func() // calls that handler
 }
 
 // unexpectedClasses is the number of size classes of pooled memory, up to 64 KiB. Larger memory is left to the garbage
 // collector, because otherwise the peak of each size would be held for ever; only the record itself is pooled.
 const unexpectedClasses = 17
 
-// unexpectedSize returns how much memory a message of n bytes takes, and its size class.
-func unexpectedSize(n int) (size, class int) {
-	if class = max(6, bits.Len(uint(max(n, 1)-1))); class < unexpectedClasses {
-		return 1 << class, class
-	}
-	return n, unexpectedClasses
-}
-
 // unexpectedCost is the overhead in bytes of an unexpected message: its record, and its entry in the match table.
 const unexpectedCost = int(unsafe.Sizeof(unexpected{})) + match.ArrivalCost
+
+// It is covered by what the message takes of its sender's credit.
+const _ = uint(credit.Overhead - unexpectedCost)
 
 // The most unexpected messages that are stored of one peer, and of all. Receives with a wildcard search all of them.
 const (
@@ -52,23 +45,12 @@ const (
 	maxUnexpected       = 1 << 18
 )
 
-// mayKeep reports whether one more unexpected message of a peer, of n bytes, is within the limits of the peer: the
-// number, and half of the budget where there are other peers, which need the rest.
-func (g *Gate) mayKeep(n int) bool {
-	s := g.s
-	share := s.cfg.Unexpected
-	if len(s.gates) > 2 { // this process and one peer
-		share /= 2
-	}
-	size, _ := unexpectedSize(n)
-	return g.unexpectedN == 0 || g.unexpectedN < maxUnexpectedOfPeer && s.unexpectedN < maxUnexpected && g.unexpectedBytes+size+unexpectedCost <= share
-}
-
-// newUnexpected takes memory for a message of n bytes out of a budget. It returns nil if the budget is used up.
-func (s *Session) newUnexpected(n int, budget *int) *unexpected {
-	size, class := unexpectedSize(n)
-	if size+unexpectedCost > *budget {
-		return nil
+// newUnexpected returns a record with memory for a message of n bytes.
+func (s *Session) newUnexpected(n int) *unexpected {
+	class, rounded := credit.Class(n)
+	size := 1 << class
+	if !rounded {
+		class, size = unexpectedClasses, n
 	}
 	u := s.unexpectedPool[class]
 	if u == nil {
@@ -82,8 +64,7 @@ func (s *Session) newUnexpected(n int, budget *int) *unexpected {
 	if u.buf == nil {
 		u.buf = make([]byte, size)
 	}
-	u.buf, u.from, u.cost = u.buf[:n], budget, size+unexpectedCost
-	*budget -= u.cost
+	u.buf, u.cost = u.buf[:n], credit.Cost(n)
 	return u
 }
 
@@ -91,21 +72,15 @@ func (s *Session) newUnexpected(n int, budget *int) *unexpected {
 func (u *unexpected) poolCost() int { return unexpectedCost + cap(u.buf) }
 
 func (s *Session) freeUnexpected(u *unexpected) {
-	if u.from == nil {
-		return // postponed messages are charged to heldBytes instead
+	g, cost, stored, long := u.g, u.cost, u.stored, u.long
+	if !stored && !long {
+		return // a postponed message: its memory is charged to Gate.heldBytes
 	}
-	*u.from += u.cost
-	if u.h.Kind == header.RTS && u.g.rts[u.number] == u {
-		delete(u.g.rts, u.number)
-	}
-	if u.counted {
-		u.counted = false
-		u.g.unexpectedN--
-		u.g.unexpectedBytes -= u.cost
-		s.unexpectedN--
+	if u.h.Kind == header.RTS && g.rts[u.number] == u {
+		delete(g.rts, u.number)
 	}
 	u.buf = u.buf[:cap(u.buf)]
-	u.g, u.h, u.gone, u.now, u.from = nil, header.Header{}, nil, Active{}, nil
+	u.g, u.h, u.gone, u.now, u.stored, u.long = nil, header.Header{}, nil, Active{}, false, false
 	if u.class == unexpectedClasses {
 		u.buf = nil
 	}
@@ -114,47 +89,32 @@ func (s *Session) freeUnexpected(u *unexpected) {
 		u.next = s.unexpectedPool[u.class]
 		s.unexpectedPool[u.class] = u
 	}
-	if len(s.stalled) > 0 {
-		s.unstall()
+	if long {
+		s.activeBudget += cost
+		s.beginActives()
+		return
 	}
+	g.received.Release(&s.pool, cost)
+	g.renew()
+	s.renewShort()
 }
 
 // poolShare limits the pooled memory: one part in poolShare of the budget.
 const poolShare = 8
 
-// keep stores an unexpected message. Beyond the budget the message stays in the driver, and nothing more is taken from
-// that peer.
-func (l *link) keep(h *header.Header, b []byte) bool {
-	s := l.g.s
-	var u *unexpected
-	if l.g.mayKeep(len(b)) {
-		u = s.newUnexpected(len(b), &s.budget)
-	}
-	switch {
-	case u != nil:
-	case !l.peerGone:
-		l.stall()
-		return false
-	case l.g.overBudget < 0 && !l.overBudget:
-		return true // dropped: an earlier connection has used up the excess already
-	default: // at most as much as the driver had memory for
-		u = &unexpected{class: unexpectedClasses, buf: make([]byte, len(b)), from: &l.g.overBudget, cost: len(b) + unexpectedCost}
-		u.User = u
-		l.g.overBudget -= u.cost
-		l.overBudget = true
-	}
-	u.counted = true
-	l.g.unexpectedN++
-	l.g.unexpectedBytes += u.cost
-	s.unexpectedN++
+// keep stores an unexpected message.
+func (l *link) keep(h *header.Header, b []byte) {
+	g, s := l.g, l.g.s
+	u := s.newUnexpected(len(b))
+	u.stored = true
+	g.received.Keep(&s.pool, u.cost)
 	copy(u.buf, b)
-	u.g, u.h, u.From, u.Tag = l.g, *h, l.g.index, h.Tag
+	u.g, u.h, u.From, u.Tag = g, *h, g.index, h.Tag
 	if h.Kind == header.RTS {
-		l.g.keepRTS(u)
+		g.keepRTS(u)
 	}
 	s.stats.Unexpected++
 	s.table.Keep(&u.Arrival)
-	return true
 }
 
 // keepRTS makes an unexpected RTS known by its id.
@@ -167,69 +127,6 @@ func (g *Gate) keepRTS(u *unexpected) {
 		g.rts = make(map[uint64]*unexpected)
 	}
 	g.rts[req.ID] = u
-}
-
-// stall leaves a message that exceeds the budget in the driver.
-func (l *link) stall() {
-	if s := l.g.s; !l.bufferOut {
-		l.bufferOut = true
-		l.stalls.times++
-		l.g.relay.UndoTaken()
-		s.stalled = append(s.stalled, l)
-		s.stats.Stalls++
-		s.kickMover()
-	}
-}
-
-// stallPeriod is how often the background checks whether a stalled peer is still alive: no driver reports the peer's
-// end while its buffer is out.
-const stallPeriod = 50 * time.Millisecond
-
-// checkStalled takes the messages of stalled peers that have ended, whatever the budget, because their end is reported
-// behind them. It reports whether there were any.
-func (s *Session) checkStalled() (any bool) {
-	for i := 0; i < len(s.stalled); i++ {
-		l := s.stalled[i]
-		e, ok := l.small.(driver.Ender)
-		if !ok || l.peerGone || l.dead || l.g.handling {
-			continue
-		}
-		err := e.Err()
-		if err == nil {
-			continue
-		}
-		any, l.peerGone = true, true
-		if l.g.others(l) { // the peer sends it again, over another rail
-			l.down(err)
-			i = -1 // the list has changed
-		}
-	}
-	if any {
-		s.unstall()
-	}
-	return any
-}
-
-// unstall handles the messages again that exceeded the budget.
-func (s *Session) unstall() {
-	list := s.stalled
-	s.stalled = nil
-	for _, l := range list {
-		if l.dead {
-			continue
-		}
-		if l.g.handling { // unstall is called again when the handler returns
-			s.stalled = append(s.stalled, l)
-			continue
-		}
-		l.bufferOut = false
-		if l.g.relay.Taken(int(l.rail)) != nil {
-			continue // the peer sends it again over another rail
-		}
-		if l.handle(l.rp.Buf) && !l.dead {
-			_ = l.small.RecvBufRelease(&l.rp)
-		}
-	}
 }
 
 // receiveUnexpected gives an unexpected message to a receive.
@@ -442,7 +339,7 @@ func (s *Session) Drop(m Match) (n int) {
 	s.mu.lock()
 	defer s.leave()
 	p := m.pattern()
-	for most := s.unexpectedN; n < most; n++ { // not messages that arrive during this call
+	for most := s.table.Waiting(); n < most; n++ { // not messages that arrive during this call
 		a := s.table.Peek(&p)
 		if a == nil {
 			break

@@ -49,17 +49,18 @@ var floods = []flood{
 		return opOf(n, region+99, uint8(rng.IntN(10)), 8, 0)
 	}, false},
 	{"hello", func(_, _ uint64, _ *rand.Rand) []byte {
-		return message(header{kind: msgHello, extra: layoutVersion}, 4)
+		return message(header{kind: msgHello, extra: layoutVersion}, 28)
 	}, false},
+	{"grant", func(n, _ uint64, rng *rand.Rand) []byte { return grantOf(rng.Uint64()>>2, n, 1024+n%9000) }, false},
 	{"pause", func(_, _ uint64, _ *rand.Rand) []byte { return message(header{kind: msgPause}, 0) }, false},
 	{"leave", func(_, _ uint64, _ *rand.Rand) []byte { return message(header{kind: msgLeave}, 0) }, false},
 }
 
 // anything is a message of a random kind, whose parts make some sense.
 func anything(n, region uint64, rng *rand.Rand) []byte {
-	h := header{kind: uint8(2 + rng.IntN(15)), tag: 1<<32 | n%7, flags: uint8(rng.IntN(4))}
+	h := header{kind: uint8(2 + rng.IntN(17)), tag: 1<<32 | n%7, flags: uint8(rng.IntN(4))}
 	for h.kind == msgBye || h.kind == msgLeave || h.kind == msgPause || h.kind == msgResume || h.kind == msgSeen {
-		h.kind = uint8(2 + rng.IntN(15)) // they end the connection
+		h.kind = uint8(2 + rng.IntN(17)) // they end the connection
 	}
 	switch h.kind {
 	case msgRTS:
@@ -71,6 +72,8 @@ func anything(n, region uint64, rng *rand.Rand) []byte {
 	case msgEager, msgAM:
 		h.tag = 3
 		return message(h, rng.IntN(2000))
+	case msgGrant:
+		return grantOf(n, n, 1024)
 	}
 	return message(h, 0)
 }

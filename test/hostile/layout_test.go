@@ -32,16 +32,17 @@ const (
 	msgResume
 	msgPause
 	msgLeave
+	msgGrant
 )
 
 const (
-	layoutVersion = 4
+	layoutVersion = 5
 	headSize      = 16
 	flagActive    = 2 // of an rts: it announces an active message
 )
 
 // bodyWords are the lengths of bodies, in words of 8 bytes.
-var bodyWords = [...]int{msgHello: 2, msgSync: 1, msgRTS: 3, msgRTR: 5, msgCookie: 1, msgDone: 1, msgFrag: 1, msgOp: 6, msgReply: 2, msgLeave: 0}
+var bodyWords = [...]int{msgHello: 2, msgSync: 1, msgRTS: 3, msgRTR: 5, msgCookie: 1, msgDone: 1, msgFrag: 1, msgOp: 6, msgReply: 2, msgGrant: 3}
 
 // header is what all messages begin with.
 type header struct {
@@ -74,6 +75,11 @@ func opOf(number, region uint64, what uint8, length uint32, n int) []byte {
 	return message(header{kind: msgOp}, n, number, region, 0, 0, 0, uint64(length)|uint64(what)<<32|8<<40)
 }
 
+// grantOf lays out a grant of credit.
+func grantOf(bytes, messages, unasked uint64) []byte {
+	return message(header{kind: msgGrant}, 0, bytes, messages, unasked)
+}
+
 // The attackers' messages have the layout of the session's golden vectors.
 func TestLayoutOfFloods(t *testing.T) {
 	const vectors = "../../session/internal/header/testdata/messages.txt"
@@ -90,7 +96,7 @@ func TestLayoutOfFloods(t *testing.T) {
 		}
 	}
 	for name, got := range map[string][]byte{
-		"hello":  message(header{kind: msgHello, extra: layoutVersion, tag: 9}, 4, 8<<32|3, 0x1122334455667788),
+		"hello":  message(header{kind: msgHello, extra: layoutVersion, tag: 9}, 28, 8<<32|3, 0x1122334455667788),
 		"eager":  message(header{kind: msgEager, extra: 2, tag: 0xabcdef}, 3),
 		"rts":    message(header{kind: msgRTS, extra: 1, tag: 7}, 2, 5, 1<<32, 4096<<32|1<<8|0xf),
 		"rtr":    message(header{kind: msgRTR, tag: 5}, 2, 9, 16, 32, 64, 1<<40|3<<32|2),
@@ -100,6 +106,7 @@ func TestLayoutOfFloods(t *testing.T) {
 		"seen":   message(header{kind: msgSeen, tag: 0x1234}, 0),
 		"leave":  message(header{kind: msgLeave}, 0),
 		"resume": message(header{kind: msgResume, flags: 3, tag: 0x1234}, 0),
+		"grant":  grantOf(8<<20, 8192, 8192),
 	} {
 		n := headSize + 8*bodyWords[got[0]] // the user's bytes follow
 		if len(want[name]) < n || !bytes.Equal(got[:n], want[name][:n]) {

@@ -1,19 +1,31 @@
 package header
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/bywash/bywash/session/internal/credit"
+)
 
 // Greeting is the body of Hello, and its data. The version is in the header's extra field, whose offset never changes;
 // nor does the size of the body, so that a Hello of any version can be parsed.
 type Greeting struct {
 	Rank, Size  uint32
 	Incarnation uint64 // of the session
-	Era         uint32 // the data: how often it has resumed
+
+	// The data:
+	Era   uint32 // how often the session has resumed
+	Grant Credit
 }
 
 const helloSize = 16
 
 // Data is what follows the body.
-func (g *Greeting) Data() []byte { return le.AppendUint32(nil, g.Era) }
+func (g *Greeting) Data() []byte {
+	b := make([]byte, 4+grantSize)
+	le.PutUint32(b, g.Era)
+	g.Grant.Put(b[4:])
+	return b
+}
 
 // Put writes g to the body b.
 func (g *Greeting) Put(b []byte) {
@@ -24,10 +36,42 @@ func (g *Greeting) Put(b []byte) {
 
 // Parse reads a body and its data.
 func (g *Greeting) Parse(b, data []byte) error {
-	if len(b) != helloSize || len(data) != 4 {
+	if len(b) != helloSize || len(data) != 4+grantSize {
 		return fmt.Errorf("%w: HELLO", ErrMalformed)
 	}
 	g.Rank, g.Size, g.Incarnation, g.Era = le.Uint32(b), le.Uint32(b[4:]), le.Uint64(b[8:]), le.Uint32(data)
+	return g.Grant.Parse(data[4:])
+}
+
+// Credit is the body of Grant: how much may be sent that its sender may have to store, since the connection began. See
+// package credit.
+type Credit struct {
+	credit.Amount
+	Unasked uint32 // the longest message in bytes that may be sent without RTS, with its header
+}
+
+const grantSize = 24
+
+// LeastUnasked is the least that Unasked may be.
+const LeastUnasked = 1024
+
+// Put writes c to the body b.
+func (c *Credit) Put(b []byte) {
+	le.PutUint64(b, c.Bytes)
+	le.PutUint64(b[8:], c.Messages)
+	le.PutUint32(b[16:], c.Unasked)
+	le.PutUint32(b[20:], 0)
+}
+
+// Parse reads a body.
+func (c *Credit) Parse(b []byte) error {
+	if len(b) != grantSize || le.Uint32(b[20:]) != 0 {
+		return fmt.Errorf("%w: GRANT", ErrMalformed)
+	}
+	c.Bytes, c.Messages, c.Unasked = le.Uint64(b), le.Uint64(b[8:]), le.Uint32(b[16:])
+	if c.Bytes > credit.MaxAmount || c.Messages > credit.MaxAmount || c.Unasked < LeastUnasked {
+		return fmt.Errorf("%w: GRANT of %d bytes, %d messages, %d bytes unasked", ErrMalformed, c.Bytes, c.Messages, c.Unasked)
+	}
 	return nil
 }
 

@@ -19,7 +19,7 @@ import (
 )
 
 // Version is the version of these layouts; peers send it in Hello.
-const Version = 4
+const Version = 5
 
 // Size of what all messages begin with, in bytes.
 const Size = 16
@@ -46,12 +46,13 @@ const (
 	Resume                 // the first on another rail; tag: as Seen; flags: rails that are lost, a bit each
 	Pause                  // nothing new begins until the next connection; a Bye that follows is the end of nothing
 	Leave                  // messages that are not matched by now fail, nothing new begins on this connection, and a Bye follows
+	Grant                  // how much the receiver of the grant may send that has to be stored here
 	kinds
 )
 
 var names = [kinds]string{
 	Hello: "hello", Eager: "eager", Sync: "sync", Ack: "ack", RTS: "rts", RTR: "rtr", Cookie: "cookie", Done: "done",
-	Frag: "frag", AM: "am", Op: "op", Reply: "reply", Bye: "bye", Seen: "seen", Resume: "resume", Pause: "pause", Leave: "leave",
+	Frag: "frag", AM: "am", Op: "op", Reply: "reply", Bye: "bye", Seen: "seen", Resume: "resume", Pause: "pause", Leave: "leave", Grant: "grant",
 }
 
 // String returns the kind's name.
@@ -64,11 +65,11 @@ func (k Kind) String() string {
 
 // Numbered reports whether messages of the kind are counted by package relay: all but
 // those that serve a connection itself.
-func (k Kind) Numbered() bool { return k != Hello && k != Seen && k != Resume }
+func (k Kind) Numbered() bool { return k != Hello && k != Seen && k != Resume && k != Grant }
 
 // body is the size of what a kind has between header and data.
 var body = [kinds]int{
-	Hello: helloSize, Sync: 8, RTS: rtsSize, RTR: rtrSize, Cookie: 8, Done: 8, Frag: 8, Op: opSize, Reply: 16,
+	Hello: helloSize, Sync: 8, RTS: rtsSize, RTR: rtrSize, Cookie: 8, Done: 8, Frag: 8, Op: opSize, Reply: 16, Grant: grantSize,
 }
 
 // BodySize is the size in bytes of what a kind has between header and data.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/bywash/bywash/session/internal/credit"
 	"github.com/bywash/bywash/session/internal/header"
 )
 
@@ -19,8 +20,7 @@ var golden = []struct {
 	body interface{ Put([]byte) }
 	data string
 }{
-	{"hello", header.Header{Kind: header.Hello, Extra: header.Version, Length: 4, Tag: 9}, &header.Greeting{Rank: 3, Size: 8, Incarnation: 0x1122334455667788, Era: 0x01020304},
-		"\x04\x03\x02\x01"},
+	{"hello", header.Header{Kind: header.Hello, Extra: header.Version, Length: 28, Tag: 9}, &hello, string(hello.Data())},
 	{"eager", header.Header{Kind: header.Eager, Extra: 2, Length: 3, Tag: 0xabcdef}, nil, "hhddd"},
 	{"rts", header.Header{Kind: header.RTS, Extra: 1, Length: 2, Tag: 7}, &header.Request{ID: 5, Total: 1 << 32, Modes: 0xf, Rail: 1, First: 4096}, "hkk"},
 	{"rtr", header.Header{Kind: header.RTR, Length: 2, Tag: 5}, &header.Ready{ID: 9, Offset: 16, Length: 32, Want: 64, Chunk: 2, Mode: 3, Rail: 1}, "rr"},
@@ -30,6 +30,12 @@ var golden = []struct {
 	{"seen", header.Header{Kind: header.Seen, Tag: 0x1234}, nil, ""},
 	{"leave", header.Header{Kind: header.Leave}, nil, ""},
 	{"resume", header.Header{Kind: header.Resume, Flags: 3, Tag: 0x1234}, nil, ""},
+	{"grant", header.Header{Kind: header.Grant}, &hello.Grant, ""},
+}
+
+var hello = header.Greeting{
+	Rank: 3, Size: 8, Incarnation: 0x1122334455667788, Era: 0x01020304,
+	Grant: header.Credit{Amount: credit.Amount{Bytes: 8 << 20, Messages: 8192}, Unasked: 8192},
 }
 
 func encode(h header.Header, body interface{ Put([]byte) }, data string) []byte {
@@ -136,6 +142,8 @@ func checkBody(t *testing.T, k header.Kind, b []byte) {
 		v = new(header.Operation)
 	case header.Reply:
 		v = new(header.Outcome)
+	case header.Grant:
+		v = new(header.Credit)
 	default:
 		return
 	}
@@ -149,5 +157,20 @@ func checkBody(t *testing.T, k header.Kind, b []byte) {
 	}
 	if r, ok := v.(*header.Ready); ok && (r.Offset+r.Length > r.Want || r.Want > header.MaxTotal) {
 		t.Fatalf("chunk %+v leaves the message", r)
+	}
+}
+
+// A grant that could overflow a sum, or leaves no room for a message, is malformed.
+func TestGrantsOutsideTheirBoundsAreMalformed(t *testing.T) {
+	for _, bad := range []header.Credit{
+		{Amount: credit.Amount{Bytes: credit.MaxAmount + 1}, Unasked: header.LeastUnasked},
+		{Amount: credit.Amount{Messages: credit.MaxAmount + 1}, Unasked: header.LeastUnasked},
+		{Unasked: header.LeastUnasked - 1},
+	} {
+		b := make([]byte, header.BodySize(header.Grant))
+		bad.Put(b)
+		if err := new(header.Credit).Parse(b); !errors.Is(err, header.ErrMalformed) {
+			t.Errorf("%+v: %v, want malformed", bad, err)
+		}
 	}
 }
