@@ -33,7 +33,7 @@ func TestARankInAContainerIsReached(t *testing.T) {
 		t.Skipf("needs root, and user namespaces: %v: %s", err, out)
 	}
 	dir := t.TempDir()
-	if out, err := exec.Command("go", "build", "-o", filepath.Join(dir, "job"), "../../test/readme/job").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", filepath.Join(dir, "job"), "../../examples/job").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	// The tool is not beside the program, which would start a softnic.

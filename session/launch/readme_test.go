@@ -23,7 +23,7 @@ func goBuild(t *testing.T, dir, pkg string) string {
 func TestTheReadmesProgramRunsUnderEveryLauncher(t *testing.T) {
 	const n = 4
 	dir := t.TempDir()
-	job, bywash := goBuild(t, dir, "../../test/readme/job"), goBuild(t, dir, "../../cmd/bywash")
+	job, bywash := goBuild(t, dir, "../../examples/job"), goBuild(t, dir, "../../cmd/bywash")
 	const drivers = "shm" // a test takes no network interface of the machine
 	forEachLauncher(t, func(t *testing.T, l realLauncher) {
 		cmd := exec.CommandContext(t.Context(), bywash, "run", "-n", itoa(n), "--explain", "--drivers", drivers, job)

@@ -1,4 +1,4 @@
-package main
+package readme
 
 import (
 	"bytes"
@@ -38,7 +38,7 @@ var openJob = sync.OnceValues(func() (*os.File, error) {
 	}
 	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, "job")
-	if out, err := exec.Command("go", "build", "-o", path, "./job").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", path, "../../examples/job").CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("%w\n%s", err, out)
 	}
 	return os.Open(path)

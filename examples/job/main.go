@@ -1,3 +1,8 @@
+// Job is the program of README.md: each process of a job sends a line and 16 MiB to its right neighbour, by package
+// session.
+//
+//	go build -o bin/job ./examples/job
+//	bin/bywash run -n 4 bin/job
 package main
 
 import (

@@ -1,3 +1,8 @@
+// Driver is the program of docs/driver.md: two processes exchange a message each way over shared memory, by package driver
+// alone. Each prints its url on standard output, and reads that of the other from standard input.
+//
+//	go build -o bin/driver ./examples/driver
+//	mkfifo bin/pipe && bin/driver < bin/pipe | bin/driver > bin/pipe; rm bin/pipe
 package main
 
 import (
