@@ -36,7 +36,7 @@ const unexpectedClasses = 17
 // unexpectedCost is the overhead in bytes of an unexpected message: its record, and its entry in the match table.
 const unexpectedCost = int(unsafe.Sizeof(unexpected{})) + match.ArrivalCost
 
-// It is covered by what the message takes of its sender's credit.
+// The compiler refuses this if a stored message takes more memory than its sender pays credit for.
 const _ = uint(credit.Overhead - unexpectedCost)
 
 // The most unexpected messages that are stored of one peer, and of all. Receives with a wildcard search all of them.
