@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"os"
 	"time"
@@ -39,7 +40,9 @@ func main() {
 			_, _ = w.Write(s.Card()) // a client that does not get it does not connect
 		}
 	})
-	log.Fatal(http.ListenAndServe(os.Args[2], nil))
+	l := must(net.Listen("tcp", os.Args[2]))
+	fmt.Println("serving at", l.Addr())
+	log.Fatal(http.Serve(l, nil))
 }
 
 // serve answers the client with that card until it is gone.
@@ -47,9 +50,6 @@ func serve(ctx context.Context, s *session.Session, card []byte) {
 	soon, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	g, err := s.Connect(soon, card)
-	if err == nil {
-		fmt.Println("a client came by", g.Path())
-	}
 	for buf, n := make([]byte, bufio.MaxScanTokenSize), 0; err == nil; {
 		if n, err = g.Recv(ctx, line, buf); err == nil {
 			err = g.Send(ctx, line, bytes.ToUpper(buf[:n]))

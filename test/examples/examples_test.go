@@ -227,27 +227,12 @@ func TestDriver(t *testing.T) {
 func TestElastic(t *testing.T) {
 	secret := launch.NewSecret()
 	environment := []string{fmt.Sprintf("BYWASH_SECRET=%x", secret), "BYWASH_DRIVERS=shm", "XDG_RUNTIME_DIR=" + t.TempDir()}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := ln.Addr().String()
-	ln.Close()
-	server, said := start(t, environment, "serve", address)
+	server, said := start(t, environment, "serve", "127.0.0.1:0")
 	defer server.Close()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		c, err := net.Dial("tcp", address)
-		if err == nil {
-			c.Close()
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
-	}
+	const begins = "serving at "
+	address := strings.TrimPrefix(expect(t, said, begins), begins)
 	for _, death := range []string{"closed", "broken", "closed"} {
 		client, answers := start(t, environment, "connect", address)
-		expect(t, said, "a client came by shm:")
 		if _, err := io.WriteString(client, "around the lock\n"); err != nil {
 			t.Fatal(err)
 		}
