@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,11 +37,21 @@ func tool(ctx context.Context, args ...string) *exec.Cmd {
 // listen is machine 1: it serves until machine 0 has what it wants.
 func listen(t *testing.T) {
 	cmd := tool(t.Context(), "--listen", machines.Here(perfPort))
-	said := new(bytes.Buffer)
-	cmd.Stdout, cmd.Stderr = said, said
+	out, in := io.Pipe()
+	cmd.Stdout, cmd.Stderr = in, in
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	said := new(bytes.Buffer)
+	lines := bufio.NewReader(io.TeeReader(out, said))
+	if _, err := lines.ReadString('\n'); err != nil { // it listens now: machine 0 may begin
+		t.Fatal(err)
+	}
+	all := make(chan struct{})
+	go func() {
+		defer close(all)
+		_, _ = io.Copy(io.Discard, lines)
+	}()
 	w := meet(t)
 	var end string
 	_ = w.c.SetReadDeadline(time.Time{}) // as long as machine 0 measures
@@ -49,6 +60,8 @@ func listen(t *testing.T) {
 	left := time.AfterFunc(20*time.Second, func() { _ = cmd.Process.Kill() })
 	defer left.Stop()
 	ended := cmd.Wait()
+	_ = in.Close()
+	<-all
 	t.Logf("listener: %v\n%s", ended, said)
 	if err != nil {
 		t.Errorf("machine 0 does not say that it has measured: %v", err)
