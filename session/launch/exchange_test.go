@@ -140,6 +140,19 @@ func lost(t *testing.T, j *embedded, by int) {
 	}
 }
 
+// A rank that gives its data and leaves at once has given it: the others end their contexts when the job is lost.
+func TestExchangeThatIsCompleteSucceeds(t *testing.T) {
+	for range 100 { // each of two channels is ready, of which select takes any
+		r := newReply()
+		r.finish(nil, nil)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errors.New("the job is lost"))
+		if err := r.wait(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestCancelledExchange(t *testing.T) {
 	s := newServer(t, 2)
 	a, b := join(t, s, 0), join(t, s, 1)

@@ -29,11 +29,18 @@ func (r *reply) finish(card []byte, err error) {
 	}
 }
 
+// wait returns the error of the answer, or the cause of ctx if that ends first. An answer that has come counts, whatever
+// has ended ctx since: callers end theirs when the job is lost.
 func (r *reply) wait(ctx context.Context) error {
 	select {
 	case <-r.done:
 		return r.err
 	case <-ctx.Done():
+	}
+	select {
+	case <-r.done:
+		return r.err
+	default:
 		return context.Cause(ctx)
 	}
 }
