@@ -127,9 +127,10 @@ func (t *team) order(x any, to any) error {
 const consequence = time.Second
 
 // abort ends the measurement of this driver in all ranks. It returns the reason: err, unless there was an earlier one.
-// The end of a connection is usually the consequence of another rank's failure, which arrives through the job.
+// The end of a connection or of a single transfer is usually the consequence of another rank's failure, which arrives
+// through the job.
 func (t *team) abort(err error) error {
-	if errors.Is(err, driver.ErrClosed) || errors.Is(err, driver.ErrBroken) {
+	if errors.Is(err, driver.ErrClosed) || errors.Is(err, driver.ErrBroken) || errors.Is(err, driver.ErrCanceled) {
 		select {
 		case <-t.job.Lost():
 			t.stop.Stop(lost(t.job.Err()))
