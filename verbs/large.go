@@ -287,7 +287,7 @@ func (l *large) sendClose() bool {
 	wr.SendImm(immediate(codeClose, 0))
 	if l.Receives.Len() > 0 && len(l.qps) == 2 {
 		l.unbind()
-		_ = reset(l.qps[1]) // the peer cannot write any more
+		_ = l.ctx.reset(l.qps[1]) // the peer cannot write any more
 	}
 	return l.sq.post() == nil
 }

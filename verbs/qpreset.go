@@ -36,7 +36,7 @@ func (n *conn) resetQPs() {
 	n.ctx.drainAll()
 	n.api.unbind()
 	for _, qp := range n.qps {
-		if reset(qp) != nil {
+		if n.ctx.reset(qp) != nil {
 			_ = qp.Close()
 		}
 	}
@@ -47,8 +47,8 @@ const drainTime = 2 * time.Millisecond
 
 // reset takes a queue pair to RESET while the peer may send. Soft-RoCE (6.1) frees a packet twice, and with it the
 // queue pair, if RESET comes while another processor handles that packet. In ERR it accepts no more packets.
-func reset(qp *ibv.QP) error {
-	if qp.ToErr() == nil {
+func (c *opened) reset(qp *ibv.QP) error {
+	if attr := c.dev.Query(); attr.SoftRoCE() && qp.ToErr() == nil {
 		time.Sleep(drainTime)
 	}
 	return qp.ToReset()

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #undef ibv_reg_mr
 
@@ -208,6 +209,13 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask)
 		return EINVAL;
 	if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) && a->max_dest_rd_atomic > now->rd_atomic)
 		return EINVAL;
+	if ((mask & IBV_QP_STATE) && a->qp_state == IBV_QPS_RESET && now->vendor) {
+		/* The driver does not see Soft-RoCE, which needs this: reset in verbs/qpreset.go. */
+		struct ibv_qp_attr failed = { .qp_state = IBV_QPS_ERR };
+
+		if (!f(qp, &failed, IBV_QP_STATE))
+			usleep(2000);
+	}
 	return f(qp, a, mask);
 }
 
