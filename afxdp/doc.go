@@ -48,8 +48,7 @@
 // kernel copies. A send is done when it is posted.
 //
 // The large track copies from the posted memory into frames and from frames into the posted memory, once at each end,
-// in the order of arrival. A send is done when the peer has placed all of it. Prefetching a receive gives the peer
-// credit early.
+// in the order of arrival. A send is done when the peer has placed all of it.
 //
 // # Progress
 //

@@ -310,7 +310,7 @@ func capabilities(t driver.Track, o options, mtu int) driver.Capabilities {
 		c.Ordered = true
 		return c
 	}
-	c.MaxMessage, c.RdvSize, c.Prefetch = maxMessage, rdvBytes, true
+	c.MaxMessage, c.RdvSize = maxMessage, rdvBytes
 	c.SendDepth, c.RecvDepth = transferDepth, transferDepth
 	return c
 }

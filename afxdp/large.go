@@ -20,7 +20,6 @@ import (
 type large struct {
 	conn
 	kit.Large
-	kit.Prefetcher
 	token  uint64 // identifies this end in rdv data
 	theirs uint64
 	in     [transferDepth]recvSlot
@@ -28,7 +27,6 @@ type large struct {
 	starts ring[uint32] // owner to engine: slots of out
 	clears atomic.Int32 // cancelled receives that the engine has not seen
 
-	expected atomic.Int64 // bytes of a prefetched receive
 }
 
 const (
@@ -83,7 +81,6 @@ func (m *posted) clear() {
 func newLarge(*share) *large {
 	l := &large{token: rand.Uint64(), starts: newRing[uint32](transferDepth)}
 	l.Large.Init(&l.Conn, l, maxMessage)
-	l.Prefetcher.Init(&l.Conn, l)
 	for k := range l.out {
 		l.out[k].t.User = &l.out[k]
 	}
@@ -134,9 +131,6 @@ func (l *large) Progress(p *driver.Packet, sending bool) {
 }
 
 func (l *large) StartRecv(p *driver.Packet, n int) (slot int, err error) {
-	if err := l.matches(p); err != nil {
-		return 0, err
-	}
 	k := l.Receives.Free()
 	s := &l.in[k]
 	s.gen++
@@ -222,9 +216,6 @@ func (l *large) CancelRecv(p *driver.Packet) {
 }
 
 func (l *large) StartSend(p *driver.Packet, n int) (slot int, err error) {
-	if err := l.matches(p); err != nil {
-		return 0, err
-	}
 	tag, room, err := parseRdv(p.RdvData, l.theirs)
 	if err != nil {
 		return 0, err
@@ -285,9 +276,6 @@ func (l *large) serve() {
 	}
 	if l.State() != kit.StateUp {
 		return
-	}
-	if n := l.expected.Swap(0); n > 0 && !l.toSelf {
-		l.lc.Expect(int(n))
 	}
 	for k, ok := l.starts.pop(); ok; k, ok = l.starts.pop() {
 		if s := &l.out[k]; l.toSelf {

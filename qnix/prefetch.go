@@ -14,7 +14,12 @@ func (l *large) Prefetch(p *driver.Packet, sending bool) error {
 	var m memory
 	n := p.Len()
 	m.collect(p, n)
-	return l.ahead.Begin(l.ctx.cache, p, m.piece[:m.n], regcache.Access(access), !l.isCopied(&m, n))
+	pieces := m.piece[:m.n]
+	parts := pieces
+	if l.isCopied(&m, n) {
+		parts = nil
+	}
+	return l.ahead.Begin(l.ctx.cache, p, pieces, parts, regcache.Access(access))
 }
 
 func (l *large) Unfetch(p *driver.Packet) error { return l.ahead.Undo(p) }

@@ -38,9 +38,7 @@ func (g *Gate) tryClose() {
 		}
 		msg, _ := g.s.control(bye, nil)
 		g.dispatch(msg)
-		if g.pausing != notPaused {
-			g.unfetchAll()
-		}
+		g.unfetchAll()
 	}
 	if !g.byeSeen || g.queued() > 0 || !g.relay.settled() {
 		return

@@ -75,6 +75,10 @@ type Config struct {
 	// Shorter chunks share rails more evenly and cost more control messages.
 	Chunk int
 
+	// NoPrefetch leaves registration to the post of a long message, where otherwise drivers that register memory begin
+	// before: for a send when the receiver is asked, for a receive when it is posted.
+	NoPrefetch bool
+
 	// Emulate makes the peer's CPU carry out one-sided operations even where a driver can do so.
 	Emulate bool
 

@@ -203,6 +203,7 @@ func (l *link) connect(to *cardRail) error {
 		if l.large, err = l.nic.large.Connect(to.large); err != nil {
 			return err
 		}
+		l.fetcher, _ = l.large.(driver.Prefetcher)
 		if one, ok := l.large.(driver.OneSided); ok {
 			l.one = one
 		}
@@ -214,7 +215,7 @@ func (l *link) connect(to *cardRail) error {
 func (g *Gate) up(links []*link) {
 	s := g.s
 	g.links, g.lead, g.state, g.card = links, links[0], gateUp, links[0].card
-	g.railErr, g.peerLeft, g.handler.reported = nil, false, false
+	g.railErr, g.peerLeft, g.handler.reported, g.missed = nil, false, false, false
 	g.established++
 	g.relay.begin(len(links))
 	shortest := links[0].eager

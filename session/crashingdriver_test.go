@@ -160,13 +160,11 @@ func (c *crashingContext) Connect(url string) (driver.Instance, error) {
 		if m = s; one != nil {
 			m = &crashingSmallOneSided{s, crashingOneSided{one, c.f}}
 		}
-	case driver.Prefetcher:
-		l := &crashingLarge{x, c.f}
+	default:
+		l := &crashingLarge{prefetching(i), c.f}
 		if m = l; one != nil {
 			m = &crashingLargeOneSided{l, crashingOneSided{one, c.f}}
 		}
-	default:
-		return nil, fmt.Errorf("an instance of %s is neither", i.Path())
 	}
 	c.mu.Lock()
 	c.known[i] = m

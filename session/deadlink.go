@@ -57,6 +57,7 @@ func (g *Gate) inDrivers() (n int) {
 // releaseLink disconnects a dead link once its drivers use none of its packets and pieces. Until then it is called
 // again: when the last piece ends, or by pollUnreleased. It reports whether the link is released.
 func (s *Session) releaseLink(l *link) bool {
+	l.unfetchReceives()
 	switch {
 	case l.released:
 		return true

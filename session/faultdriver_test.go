@@ -63,11 +63,34 @@ func (c faultContext) Connect(url string) (driver.Instance, error) {
 	switch x := i.(type) {
 	case driver.BufferReceiver:
 		return &faultSmall{x, c.f}, err
-	case driver.Prefetcher:
-		return &faultLarge{x, i.(oneSided), c.f}, err
+	case nil:
+		return nil, err
 	}
-	return i, err
+	return &faultLarge{prefetching(i), i.(oneSided), c.f}, err
 }
+
+// prefetching returns an instance as one that prefetches; where it does not, nothing is done ahead.
+func prefetching(i driver.Instance) driver.Prefetcher {
+	if f, ok := i.(driver.Prefetcher); ok {
+		return f
+	}
+	return noPrefetch{i}
+}
+
+type noPrefetch struct{ driver.Instance }
+
+func (noPrefetch) SendPrefetch(p *driver.Packet) error {
+	p.Driver.Phase = driver.Prefetched
+	return nil
+}
+
+func (noPrefetch) SendUnfetch(p *driver.Packet) error {
+	p.Driver = driver.PacketState{}
+	return nil
+}
+
+func (i noPrefetch) RecvPrefetch(p *driver.Packet) error { return i.SendPrefetch(p) }
+func (i noPrefetch) RecvUnfetch(p *driver.Packet) error  { return i.SendUnfetch(p) }
 
 type faultSmall struct {
 	driver.BufferReceiver

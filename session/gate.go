@@ -44,6 +44,7 @@ type Gate struct {
 	pauseReceived  bool
 	postponed      []postponed
 	ins            *incoming              // long messages that are arriving
+	missed         bool                   // the last prefetch of a receive was of no use
 	rts            map[uint64]*unexpected // RTS of unexpected long messages, by the peer's ids
 	probed         []*unexpected          // long messages that Improbe has returned and that were not received
 	cancelDial     func()                 // cancels the attempt to connect
@@ -112,8 +113,10 @@ type link struct {
 	rail          uint8 // number in the gate; the same at both ends
 	peer          uint8 // the number of the peer's rail
 	small         driver.BufferReceiver
-	large         driver.Instance // nil: none
-	one           driver.OneSided // nil: none
+	large         driver.Instance   // nil: none
+	fetcher       driver.Prefetcher // large, where it prefetches
+	early         []*Request        // receives that are prefetched
+	one           driver.OneSided   // nil: none
 	rp            driver.Packet
 	sending       outQueue // in the driver's hands
 	preambleSent  bool     // Hello was sent

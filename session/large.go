@@ -183,7 +183,7 @@ func (o *outgoing) offer(l *link, msg *outMsg) {
 	h.Put(msg.buf)
 	req := header.Request{ID: o.id, Total: uint64(o.total), Modes: uint8(modes), Rail: o.rail, First: uint32(o.first)}
 	req.Put(msg.buf[header.Size:])
-	if modes.Has(rdv.Cooperative) && o.early == nil && s.cfg.Mode == nil {
+	if modes.Has(rdv.Cooperative) {
 		o.prefetch(l)
 	}
 }
@@ -194,23 +194,6 @@ func (o *outgoing) register(l *link, off int) (err error) {
 	o.region, err = l.nic.reg.Register(span(o.buf, o.layout, off, n), driver.RemoteRead)
 	o.section, o.rail = off, l.rail
 	return err
-}
-
-// prefetch begins the registration of a message that is likely to go as a whole.
-func (o *outgoing) prefetch(l *link) {
-	s := o.g.s
-	pf, ok := l.large.(driver.Prefetcher)
-	if !ok || s.cfg.Section > 0 || len(o.g.links) > 1 || l.nic.lcaps.MaxMessage < o.total {
-		return
-	}
-	pc := s.newPiece(l)
-	pc.chunk = rdv.Chunk{Len: o.total}
-	pc.aim(o.buf, o.layout)
-	if pf.SendPrefetch(&pc.p) != nil {
-		s.freePiece(pc)
-		return
-	}
-	o.early, pc.ahead = pc, true
 }
 
 // releaseMemory releases the registrations that were made for the message on this connection: the prefetched one, and
@@ -228,14 +211,6 @@ func (o *outgoing) releaseMemory() {
 		pc := s.newPiece(nil)
 		pc.kind, pc.posted, pc.out, pc.region = pieceRelease, true, o, r
 		s.addPiece(pc)
-	}
-}
-
-// unfetch releases the registration that prefetch began.
-func (o *outgoing) unfetch() {
-	if pc := o.early; pc != nil {
-		o.early = nil
-		o.g.s.freePiece(pc)
 	}
 }
 
@@ -271,6 +246,9 @@ func (s *Session) receiveLong(r *Request, g *Gate, h *header.Header, req *header
 		in.Fail()
 	}
 	in.mode = mode
+	if g.missed = mode != rdv.Cooperative; g.missed {
+		r.unfetch()
+	}
 	if mode == rdv.Get {
 		if l = g.rail(req.Rail); l == nil { // that on which it was offered: it may be lost since
 			l = g.lead

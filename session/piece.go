@@ -71,7 +71,7 @@ func (s *Session) freePiece(pc *piece) {
 		l.g.charge(-pc.cost)
 		pc.cost = 0
 		if pc.ahead {
-			_ = l.large.(driver.Prefetcher).SendUnfetch(&pc.p)
+			l.unfetchPiece(pc)
 		}
 		if l.pieces--; l.dead {
 			s.releaseLink(l)
@@ -117,7 +117,10 @@ func (s *Session) begin(in *incoming, c rdv.Chunk) error {
 	if l.dead {
 		return ErrBroken
 	}
-	pc := s.newPiece(l)
+	pc := r.takeEarly(l, c)
+	if pc == nil {
+		pc = s.newPiece(l)
+	}
 	pc.in, pc.chunk = in, c
 	pc.charge(pieceCost)
 	switch in.mode {

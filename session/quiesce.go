@@ -159,15 +159,6 @@ func (g *Gate) drained() bool {
 	return quiet
 }
 
-// unfetchAll releases the prefetched registrations of messages that the peer has not begun to receive.
-func (g *Gate) unfetchAll() {
-	g.s.outs.each(func(_ uint64, o *outgoing) {
-		if o.g == g {
-			o.unfetch()
-		}
-	})
-}
-
 // finishPause ends a paused connection without any loss.
 func (g *Gate) finishPause() {
 	s := g.s

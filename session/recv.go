@@ -146,6 +146,10 @@ func (s *Session) receive(from *Gate) (*Request, error) {
 func (s *Session) pair(r *Request, from *Gate) {
 	if a := s.table.Post(&r.recv); a != nil {
 		s.receiveUnexpected(r, a.User.(*unexpected))
+	} else if from != nil && from.state == gateUp {
+		if l := from.lead; l != nil && l.fetcher != nil {
+			r.prefetch(from)
+		}
 	} else if from != nil && from.unconnectable() {
 		from.failUnconnectable()
 	} else if from != nil && from.state == gateBroken {

@@ -30,6 +30,7 @@ type Request struct {
 	acked    bool   // the receiver has matched that message
 	out      *outgoing
 	in       *incoming
+	early    *piece // prefetched for a receive
 	then     func(Status, error)
 	active   *unexpected // of a long active message that arrives
 	parked   bool        // its message waits for the next connection
@@ -78,6 +79,10 @@ func (s *Session) free(r *Request) {
 // complete ends a request.
 func (s *Session) complete(r *Request, err error) {
 	r.err = err
+	if r.early != nil {
+		r.early.l.g.missed = true
+		r.unfetch()
+	}
 	if u := r.active; u != nil {
 		s.free(r)
 		s.activeEnded(u, err)

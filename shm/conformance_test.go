@@ -29,7 +29,7 @@ var (
 	ofChoice = []string{"Properties", "ConnectTwice", "ConnectRestartedPeer", "EveryForm", "Order", "DisconnectDelivers", "Death"}
 	ofPath   = append([]string{
 		"Busy", "TooLong", "Truncation", "ManyInstances", "CancelBefore", "CancelRace", "NoLostWakeup", "SendWait",
-		"RdvDataSize", "RdvDataDamaged", "Prefetch", "PrefetchOther", "Close", "DeathIsolated", "Stopped", "CloseFrees", "DeathFrees",
+		"RdvDataSize", "RdvDataDamaged", "Close", "DeathIsolated", "Stopped", "CloseFrees", "DeathFrees",
 		"Counters", "NoAllocations",
 	}, ofChoice...)
 )

@@ -78,9 +78,9 @@
 // # Kernel
 //
 // Linux 3.17 (memfd_create) is required. These are used where they exist: process_vm_readv (3.2), membarrier (4.16),
-// sealing of the region table (5.1), pidfd_open (5.3), prefaulting by prefetch (5.14), SO_PEERPIDFD (6.5), inodes of
-// pidfds (6.9), SO_PASSRIGHTS (6.16). Where SO_PASSRIGHTS is missing, threads that drop descriptors of unauthenticated
-// dialers are interrupted by SIGURG, the signal of Go's scheduler.
+// sealing of the region table (5.1), pidfd_open (5.3), SO_PEERPIDFD (6.5), inodes of pidfds (6.9), SO_PASSRIGHTS
+// (6.16). Where SO_PASSRIGHTS is missing, threads that drop descriptors of unauthenticated dialers are interrupted by
+// SIGURG, the signal of Go's scheduler.
 //
 // # Threads
 //

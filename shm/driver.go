@@ -122,7 +122,6 @@ func capabilities(t driver.Track) driver.Capabilities {
 		return c
 	}
 	c.MaxMessage = maxTransfer
-	c.Prefetch = true
 	c.RdvSize = rdvBytes
 	c.SendDepth, c.RecvDepth = transferDepth, transferDepth
 	return c

@@ -60,7 +60,6 @@ type large struct {
 var (
 	_ driver.SendWaiter = (*large)(nil)
 	_ driver.RecvWaiter = (*large)(nil)
-	_ driver.Prefetcher = (*large)(nil)
 	_ driver.OneSided   = (*large)(nil)
 )
 

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/internal/kit"
 )
 
 func (l *large) RecvPost(p *driver.Packet) error {
@@ -15,7 +14,7 @@ func (l *large) RecvPost(p *driver.Packet) error {
 		return l.Failure("receive")
 	}
 	defer l.Leave()
-	if _, err := l.admit("receive", p); err != nil {
+	if _, err := l.Admit("receive", p, maxTransfer); err != nil {
 		return err
 	}
 	if bits.OnesCount32(l.live.recvs) >= transferDepth {
@@ -51,21 +50,12 @@ func (l *large) recvIn(t *transfer, i int, p *driver.Packet) error {
 	return nil
 }
 
-// admit checks a packet before a post, and returns its length: if it was prefetched, it must name the same memory as
-// then.
-func (l *large) admit(op string, p *driver.Packet) (int, error) {
-	if p.Driver.Phase == driver.Prefetched && p.Driver.Ticket != fingerprint(p) && l.State() == kit.StateUp {
-		return 0, l.fault(op, "%w: the packet was prefetched with other memory; unfetch it first", driver.ErrInvalid)
-	}
-	return l.Admit(op, p, maxTransfer)
-}
-
 func (l *large) SendPost(p *driver.Packet) error {
 	if !l.Enter() {
 		return l.Failure("send")
 	}
 	defer l.Leave()
-	n, err := l.admit("send", p)
+	n, err := l.Admit("send", p, maxTransfer)
 	if err != nil {
 		return err
 	}

@@ -53,8 +53,8 @@ func (l *large) acquire(m *memory, p *driver.Packet, n, buffer int, access regca
 	}
 	switch {
 	case n == 0:
-	case ok && f == nil && isUncached(m):
-		err = l.registerParts(m, access)
+	case ok && isUncached(m):
+		err = l.registerParts(m, f, access)
 	case m.isCopied(n):
 		err = l.useBounce(m, n, buffer)
 	case !ok:
@@ -62,8 +62,6 @@ func (l *large) acquire(m *memory, p *driver.Packet, n, buffer int, access regca
 			m.n, m.piece[0] = 1, m.copied
 			err = l.register(m, nil, access)
 		}
-	case l.noWindows && access != sendAccess:
-		err = l.register(m, nil, access) // the prefetch may have been for windows
 	default:
 		err = l.register(m, f, access)
 	}

@@ -10,7 +10,16 @@ func (l *large) Prefetch(p *driver.Packet, sending bool) error {
 	}
 	var m memory
 	m.collect(p, n)
-	return l.ahead.Begin(l.ctx.cache, p, m.piece[:m.n], access, !m.isCopied(n))
+	pieces := m.piece[:m.n]
+	switch {
+	case m.isCopied(n):
+		return l.ahead.Begin(l.ctx.cache, p, pieces, nil, access)
+	case isUncached(&m):
+		var parts memory
+		parts.cut(pieces[0], partSize(n))
+		return l.ahead.Begin(l.ctx.cache, p, pieces, parts.piece[:parts.n], access)
+	}
+	return l.ahead.Begin(l.ctx.cache, p, pieces, pieces, access)
 }
 
 func (l *large) Unfetch(p *driver.Packet) error { return l.ahead.Undo(p) }

@@ -26,19 +26,34 @@ func isUncached(m *memory) bool {
 	return m.n == 1 && len(m.piece[0]) >= uncachedSize && !regcache.Cachable(m.piece[0])
 }
 
-// registerParts cuts the piece of m into parts and registers the first.
-func (l *large) registerParts(m *memory, access regcache.Access) error {
-	whole := m.piece[0]
+// partSize returns the length of the parts of n bytes.
+func partSize(n int) int {
 	const page = 4096
-	part := max(uncachedPart, (len(whole)/maxPieces+page)&^(page-1))
+	return max(uncachedPart, (n/maxPieces+page)&^(page-1))
+}
+
+// cut makes the parts of whole the pieces of m.
+func (m *memory) cut(whole []byte, part int) {
 	for m.n = 0; len(whole) > 0; m.n++ {
 		n := min(part, len(whole))
 		m.piece[m.n], whole = whole[:n:n], whole[n:]
 	}
+}
+
+// registerParts cuts the piece of m into parts and registers the first. The parts are those of f, if there is one: the
+// message may be shorter than what was prefetched.
+func (l *large) registerParts(m *memory, f *regcache.Fetched[*ibv.MR], access regcache.Access) error {
+	part := f.Part()
+	if part == 0 {
+		part = partSize(len(m.piece[0]))
+	}
+	m.cut(m.piece[0], part)
 	m.access = access
-	for k := 1; k < m.n; k++ {
-		// If the queue of prefetches is full, the part is registered when it is needed.
-		m.fetch[k], _ = l.ctx.cache.Prefetch(m.piece[k], access)
+	for k := range m.n {
+		if m.fetch[k] = f.Take(k, m.piece[k], access); k > 0 && !m.fetch[k].Active() {
+			// If the queue of prefetches is full, the part is registered when it is needed.
+			m.fetch[k], _ = l.ctx.cache.Prefetch(m.piece[k], access)
+		}
 	}
 	return l.fetchPart(m)
 }
@@ -46,13 +61,7 @@ func (l *large) registerParts(m *memory, access regcache.Access) error {
 // fetchPart registers the next part, or waits for its prefetch.
 func (l *large) fetchPart(m *memory) error {
 	k := m.ready
-	var r *regcache.Region[*ibv.MR]
-	var err error
-	if m.fetch[k].Active() {
-		r, err = m.fetch[k].Acquire()
-	} else {
-		r, err = l.ctx.cache.Acquire(m.piece[k], m.access)
-	}
+	r, err := m.fetch[k].AcquireFrom(l.ctx.cache, m.piece[k], m.access)
 	if err != nil {
 		return err
 	}
@@ -122,11 +131,8 @@ func (l *large) fetchMore(s *slot) error {
 	m := &s.memory
 	for m.ready < m.n && m.fetch[m.ready].Active() {
 		r, done, err := m.fetch[m.ready].TryAcquire()
-		if err != nil {
-			return err
-		}
-		if !done {
-			break
+		if err != nil || !done {
+			break // what has failed is tried again when it is needed
 		}
 		if err := m.have(m.ready, r); err != nil {
 			return err

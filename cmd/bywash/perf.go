@@ -22,12 +22,12 @@ import (
 
 // perfFlags are the flags of perf as the user wrote them.
 type perfFlags struct {
-	device, rails, secret, wait, mem, bind, plot, baseline, listen string
-	iters                                                          int64
-	duration, warmup                                               time.Duration
-	peers, ranks                                                   int
-	validate, json, csv                                            bool
-	drivers, tests, sizes, options                                 []string
+	device, rails, prefetch, secret, wait, mem, bind, plot, baseline, listen string
+	iters                                                                    int64
+	duration, warmup                                                         time.Duration
+	peers, ranks                                                             int
+	validate, json, csv                                                      bool
+	drivers, tests, sizes, options                                           []string
 }
 
 const perfLong = `Perf measures drivers between two processes: on this machine, pinned to two
@@ -108,6 +108,7 @@ func perfCommand() *cobra.Command {
 	fl.DurationVar(&f.warmup, "warmup", 100*time.Millisecond, "`time` before that")
 	fl.StringVar(&f.wait, "wait", "poll", "`how` to wait: poll (spin) or block (sleep)")
 	fl.StringVar(&f.mem, "mem", "arena", "`memory` of messages: arena or heap")
+	fl.StringVar(&f.prefetch, "prefetch", "", "`whether` drivers register memory before it is posted: on or off (with -d session)")
 	fl.StringVar(&f.bind, "bind", "core", "`where` the processes run: core (each pinned to a core) or none (where the kernel puts them, with all cores)")
 	fl.IntVar(&f.peers, "peers", 0, "`number` of idle peers connected beside the measured one, which the receiver probes")
 	fl.IntVar(&f.ranks, "ranks", bench.DefaultRanks, "`number` of processes of "+bench.RanksTests()+" (with -d session)")
@@ -123,6 +124,7 @@ func perfCommand() *cobra.Command {
 	completeList(cmd, "option", nil) // no file names: only the driver knows its options
 	completeList(cmd, "wait", []string{"poll", "block"})
 	completeList(cmd, "mem", []string{"arena", "heap"})
+	completeList(cmd, "prefetch", []string{"on", "off"})
 	completeList(cmd, "bind", []string{"core", "none"})
 	return cmd
 }
@@ -164,6 +166,11 @@ func (f *perfFlags) config(args []string) (*control.Config, error) {
 	}
 	if f.rails != "" {
 		if err := c.SetRails(f.rails); err != nil {
+			return nil, err
+		}
+	}
+	if f.prefetch != "" {
+		if err := c.SetPrefetch(f.prefetch); err != nil {
 			return nil, err
 		}
 	}

@@ -13,35 +13,35 @@ type Ahead[H any] struct{ packets []Fetched[H] }
 
 // Fetched holds the registrations that were prefetched for one packet.
 type Fetched[H any] struct {
-	pieces [][]byte
+	pieces [][]byte // of the packet
+	parts  [][]byte // that are registered: the pieces, or parts of one
 	fetch  []Fetch[H]
 	access Access
 	used   bool
 }
 
-// Init makes room for the given number of packets, with at most pieces pieces each.
+// Init makes room for the given number of packets, with at most pieces pieces and as many parts each.
 func (a *Ahead[H]) Init(packets, pieces int) {
 	a.packets = make([]Fetched[H], packets)
 	for k := range a.packets {
 		f := &a.packets[k]
-		f.pieces, f.fetch = make([][]byte, 0, pieces), make([]Fetch[H], pieces)
+		f.pieces, f.parts, f.fetch = make([][]byte, 0, pieces), make([][]byte, 0, pieces), make([]Fetch[H], pieces)
 	}
 }
 
-// Begin prefetches the pieces of a packet; with register false it only notes them, as the post will copy them. It fails
-// with ErrBusy if there is no room.
-func (a *Ahead[H]) Begin(c *Cache[H], p *driver.Packet, pieces [][]byte, access Access, register bool) error {
+// Begin prefetches the memory of a packet that has the given pieces, part by part: the parts are the pieces, or the one
+// piece is cut into them, or there are none, as the post will copy the message. It fails with ErrBusy if there is no
+// room.
+func (a *Ahead[H]) Begin(c *Cache[H], p *driver.Packet, pieces, parts [][]byte, access Access) error {
 	for k := range a.packets {
 		f := &a.packets[k]
 		if f.used {
 			continue
 		}
-		f.used, f.access, f.pieces = true, access, append(f.pieces[:0], pieces...)
-		for j := range pieces {
-			if register {
-				// A full queue leaves the registration to the post.
-				f.fetch[j], _ = c.Prefetch(pieces[j], access)
-			}
+		f.used, f.access = true, access
+		f.pieces, f.parts = append(f.pieces[:0], pieces...), append(f.parts[:0], parts...)
+		for j := range parts {
+			f.fetch[j], _ = c.Prefetch(parts[j], access) // a full queue leaves the registration to the post
 		}
 		p.Driver.Phase, p.Driver.Prefetch = driver.Prefetched, f
 		return nil
@@ -67,12 +67,27 @@ func (a *Ahead[H]) Of(p *driver.Packet, pieces [][]byte) (*Fetched[H], error) {
 }
 
 // Acquire takes the registration of piece k, whose bytes are b: the one that was prefetched for the same access, or
-// another. f may be nil.
+// another, also where the prefetch has failed, which may have been of more memory. f may be nil.
 func (f *Fetched[H]) Acquire(c *Cache[H], k int, b []byte, access Access) (*Region[H], error) {
-	if f != nil && f.access == access && f.fetch[k].Active() {
-		return f.fetch[k].Acquire()
+	fetch := f.Take(k, b, access)
+	return fetch.AcquireFrom(c, b, access)
+}
+
+// Part is the length in bytes of the parts, of which the last may be shorter; 0 if there are none. f may be nil.
+func (f *Fetched[H]) Part() int {
+	if f == nil || len(f.parts) == 0 {
+		return 0
 	}
-	return c.Acquire(b, access)
+	return len(f.parts[0])
+}
+
+// Take passes the prefetch of part k, which begins as b, to the caller; none if it was for another access, or of fewer
+// bytes. f may be nil.
+func (f *Fetched[H]) Take(k int, b []byte, access Access) (fetch Fetch[H]) {
+	if f != nil && f.access == access && k < len(f.parts) && len(f.parts[k]) >= len(b) {
+		fetch, f.fetch[k] = f.fetch[k], Fetch[H]{}
+	}
+	return fetch
 }
 
 // Forget gives back the registrations that were not taken: the packet is as if it had not been prefetched. f may be
@@ -88,7 +103,8 @@ func (f *Fetched[H]) Forget(p *driver.Packet) {
 		f.fetch[k] = Fetch[H]{}
 	}
 	clear(f.pieces)
-	f.pieces, f.used = f.pieces[:0], false
+	clear(f.parts)
+	f.pieces, f.parts, f.used = f.pieces[:0], f.parts[:0], false
 	p.Driver.Phase, p.Driver.Prefetch = driver.Idle, nil
 }
 

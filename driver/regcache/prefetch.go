@@ -38,7 +38,7 @@ type job[H any] struct {
 //
 // Errors: driver.ErrBusy when Config.PrefetchQueue are waiting: do without;
 // driver.ErrInvalid for an empty b; driver.ErrClosed. The registrar's come with
-// TryAcquire and Acquire.
+// TryAcquire and Acquire, and driver.ErrBusy where the budget has no room.
 func (c *Cache[H]) Prefetch(b []byte, access Access) (Fetch[H], error) {
 	f := Fetch[H]{cache: c, b: b, access: access}
 	if f.region = c.Lookup(b, access); f.region != nil {
@@ -84,7 +84,11 @@ func (c *Cache[H]) work() {
 
 // run does a job that was taken from the queue.
 func (c *Cache[H]) run(j *job[H]) {
-	r, err := c.acquire(j.b, j.access)
+	var r *Region[H]
+	err := driver.ErrBusy
+	if c.roomAhead(len(j.b)) {
+		r, err = c.acquire(j.b, j.access)
+	}
 	c.mu.Lock()
 	canceled := j.canceled
 	if !canceled {
@@ -94,6 +98,24 @@ func (c *Cache[H]) run(j *job[H]) {
 	if canceled && r != nil {
 		r.Release()
 	}
+}
+
+// roomAhead evicts until a prefetch of n bytes keeps the budget. False if it cannot: what may not be needed does not
+// exceed the budget.
+func (c *Cache[H]) roomAhead(n int) bool {
+	c.mu.Lock()
+	var victims []*Region[H]
+	for c.total.Bytes+int64(n) > c.cfg.MaxBytes {
+		r := c.evict()
+		if r == nil {
+			break
+		}
+		victims = append(victims, r)
+	}
+	fits := c.total.Bytes+int64(n) <= c.cfg.MaxBytes
+	c.mu.Unlock()
+	c.drop(victims)
+	return fits
 }
 
 // finish publishes the outcome. The lock is held.
@@ -165,6 +187,9 @@ func (f *Fetch[H]) Acquire() (*Region[H], error) {
 		f.job, f.region = nil, j.region
 		if j.err != nil {
 			*f = Fetch[H]{}
+			if j.err == driver.ErrBusy { // too much to prefetch, but now it is needed
+				return c.acquire(b, access)
+			}
 			return nil, j.err
 		}
 	}
@@ -174,6 +199,17 @@ func (f *Fetch[H]) Acquire() (*Region[H], error) {
 		return r, nil
 	}
 	r.Release()
+	return c.Acquire(b, access)
+}
+
+// AcquireFrom ends the fetch, if there is one, and returns its region. Otherwise, or if the fetch has failed, it is
+// Cache.Acquire of b, which may be the beginning of the fetch's memory.
+func (f *Fetch[H]) AcquireFrom(c *Cache[H], b []byte, access Access) (*Region[H], error) {
+	if f.Active() {
+		if r, err := f.Acquire(); err == nil {
+			return r, nil
+		}
+	}
 	return c.Acquire(b, access)
 }
 

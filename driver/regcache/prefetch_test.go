@@ -2,6 +2,7 @@ package regcache
 
 import (
 	"errors"
+	"runtime"
 	"testing"
 	"time"
 
@@ -396,5 +397,106 @@ func TestTransientBesidePrefetch(t *testing.T) {
 	r.Release()
 	if n := dev.count(); n != 1 {
 		t.Errorf("%d registrations, want the whole alone", n)
+	}
+}
+
+// What may not be needed does not exceed the budget: the prefetch fails, and whoever needs the memory registers it.
+func TestPrefetchKeepsTheBudget(t *testing.T) {
+	dev := newDevice()
+	c := newCache(t, dev, Config{MaxBytes: int64(16 * page)})
+	b := make([]byte, 64*page)
+	used, err := c.Acquire(b[:12*page], 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := func(f *Fetch[int]) (r *Region[int], err error) {
+		for done := false; !done; runtime.Gosched() {
+			r, done, err = f.TryAcquire()
+		}
+		return r, err
+	}
+	f := mustPrefetch(t, c, b[20*page:28*page])
+	if _, err := ended(&f); !errors.Is(err, driver.ErrBusy) {
+		t.Errorf("a prefetch beyond the budget: %v, want %v", err, driver.ErrBusy)
+	}
+	f = mustPrefetch(t, c, b[20*page:28*page])
+	r, err := f.AcquireFrom(c, b[20*page:24*page], 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dev.check(r, b[20*page:24*page], 1); err != nil {
+		t.Error(err)
+	}
+	r.Release()
+	used.Release()
+	f = mustPrefetch(t, c, b[20*page:28*page])
+	if r, err = ended(&f); err != nil {
+		t.Fatalf("a prefetch within the budget: %v", err)
+	}
+	r.Release()
+}
+
+// A packet that is posted with the beginning of its memory takes what was prefetched and covers that; a part that does
+// not cover a piece is not taken.
+func TestPacketTakesWhatWasPrefetched(t *testing.T) {
+	dev := newDevice()
+	c := newCache(t, dev, Config{})
+	b := make([]byte, 32*page)
+	var a Ahead[int]
+	a.Init(1, 4)
+	var p driver.Packet
+	parts := [][]byte{b[:16*page], b[16*page:]}
+	prefetch := func() *Fetched[int] {
+		t.Helper()
+		if err := a.Begin(c, &p, [][]byte{b}, parts, 1); err != nil {
+			t.Fatal(err)
+		}
+		f, err := a.Of(&p, [][]byte{b[:20*page]})
+		if err != nil || f.Part() != 16*page {
+			t.Fatalf("%v, parts of %d bytes", err, f.Part())
+		}
+		return f
+	}
+	f := prefetch()
+	if err := a.Begin(c, new(driver.Packet), nil, nil, 1); !errors.Is(err, driver.ErrBusy) {
+		t.Errorf("one packet more than there is room for: %v", err)
+	}
+	for k, piece := range [][]byte{b[:16*page], b[16*page : 20*page]} {
+		fetch := f.Take(k, piece, 1)
+		if !fetch.Active() {
+			t.Fatalf("part %d was not prefetched", k)
+		}
+		r, err := fetch.AcquireFrom(c, piece, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := dev.check(r, piece, 1); err != nil {
+			t.Error(err)
+		}
+		r.Release()
+	}
+	f.Forget(&p)
+
+	f = prefetch()
+	for _, x := range []struct {
+		k      int
+		b      []byte
+		access Access
+	}{{0, b[:20*page], 1}, {2, b[:page], 1}, {0, b[:page], 2}} {
+		if fetch := f.Take(x.k, x.b, x.access); fetch.Active() {
+			t.Errorf("part %d of %d bytes with access %d was taken", x.k, len(x.b), x.access)
+		}
+	}
+	r, err := f.Acquire(c, 0, b[:20*page], 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dev.check(r, b[:20*page], 1); err != nil {
+		t.Error(err)
+	}
+	r.Release()
+	f.Forget(&p)
+	if err := a.Undo(&p); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("unfetch of what is not prefetched: %v", err)
 	}
 }

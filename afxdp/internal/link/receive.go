@@ -290,18 +290,3 @@ func (c *Conn) answer() {
 		c.wantPing, c.pingAt = false, c.e.now
 	}
 }
-
-// Expect raises the peer's credit at once for placed messages of n bytes, as far as window and frames allow.
-func (c *Conn) Expect(n int) {
-	if c.state != stateUp {
-		return
-	}
-	part := max(c.maxPlaced(), 1)
-	n = min(n, part*c.most())
-	n = (n + part - 1) / part * c.full
-	if more := min(n, c.most(), c.allowed+c.e.pool.more()/2) - c.allowed; more > 0 {
-		c.allowed += more
-		c.ackNow = true
-		c.e.look(c)
-	}
-}

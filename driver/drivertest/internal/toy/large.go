@@ -204,7 +204,7 @@ func (l *large) prefetched(p *driver.Packet) error {
 	if p.Driver.Phase != driver.Prefetched || l.c.fault == "prefetch-any-layout" {
 		return nil
 	}
-	if m, ok := p.Driver.Prefetch.(memory); ok && m == memoryOf(p) {
+	if m, ok := p.Driver.Prefetch.(memory); ok && m.first == memoryOf(p).first && m.n >= p.Len() {
 		return nil
 	}
 	return fmt.Errorf("%w: other memory was prefetched; unfetch first", driver.ErrInvalid)

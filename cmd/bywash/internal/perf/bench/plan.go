@@ -17,10 +17,12 @@ const (
 	CopyCMA  = "copy-cma"
 )
 
-// Session is -d session: the session layer over the drivers of the option RailsOption.
+// Session is -d session: the session layer over the drivers of the option RailsOption. With PrefetchOption "off" it
+// registers memory when it is posted, and not before.
 const (
-	Session     = "session"
-	RailsOption = "rails"
+	Session        = "session"
+	RailsOption    = "rails"
+	PrefetchOption = "prefetch"
 )
 
 // Sockets are the baselines that -d all measures, in the order of the report; Copies are measured when they are named.

@@ -100,16 +100,32 @@ func over(sent, own map[string]string) map[string]string {
 
 // SetRails makes the session use these drivers, separated by commas, and no others.
 func (c *Config) SetRails(rails string) error {
-	if len(c.Drivers) != 1 || c.Drivers[0] != bench.Session {
-		return fmt.Errorf("--rails goes with -d session")
-	}
 	if _, err := session.ParseRails(rails); err != nil {
 		return err
 	}
 	if _, err := ParseDrivers(strings.ReplaceAll(rails, "+", ",")); err != nil {
 		return err
 	}
-	c.Options = map[string]string{bench.RailsOption: rails}
+	return c.setSession(bench.RailsOption, rails)
+}
+
+// SetPrefetch makes the session register memory before it is posted ("on"), or not ("off").
+func (c *Config) SetPrefetch(how string) error {
+	if how != "on" && how != "off" {
+		return fmt.Errorf("--prefetch %q: it is on or off", how)
+	}
+	return c.setSession(bench.PrefetchOption, how)
+}
+
+// setSession sets an option of the session, which has the name of a flag.
+func (c *Config) setSession(name, value string) error {
+	if len(c.Drivers) != 1 || c.Drivers[0] != bench.Session {
+		return fmt.Errorf("--%s goes with -d session", name)
+	}
+	if c.Options == nil {
+		c.Options = make(map[string]string)
+	}
+	c.Options[name] = value
 	return nil
 }
 

@@ -44,7 +44,7 @@ const (
 
 // connect joins the session of the ranks, and connects to each of them.
 func (b *sessionBench) Connect(bench.Give) (err error) {
-	cfg := session.Config{Job: b.setup.Job}
+	cfg := session.Config{Job: b.setup.Job, NoPrefetch: b.setup.Options[bench.PrefetchOption] == "off"}
 	if rails := b.setup.Options[bench.RailsOption]; rails != "" {
 		if cfg.Rails, err = session.ParseRails(rails); err != nil {
 			return err
