@@ -1,4 +1,4 @@
-// Package testscript tests hack/test, which runs the tests, with the tests of a tiny module.
+// Package testscript tests hack/test and hack/steady, which run tests, with the tests of tiny modules.
 package testscript
 
 import (
