@@ -2,15 +2,12 @@ package driver
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
-
-	"golang.org/x/sys/unix"
 )
 
 // Arena is page-aligned memory outside the Go heap, which the garbage
@@ -45,22 +42,15 @@ var arenas struct {
 // Transparent huge pages are asked for where the machine offers them for
 // shared memory.
 func NewArena(size int) (*Arena, error) {
-	if size <= 0 || size > 1<<46 {
+	if size <= 0 || int64(size) > 1<<46 {
 		return nil, fmt.Errorf("%w: arena of %d bytes", ErrInvalid, size)
 	}
 	page := os.Getpagesize()
 	size = (size + page - 1) &^ (page - 1)
-	fd, err := unix.MemfdCreate("bywash-arena", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil {
-		return nil, fmt.Errorf("create arena: memfd_create: %w%s", err, remedy(err))
+	a := new(Arena)
+	if err := a.create(size); err != nil {
+		return nil, fmt.Errorf("create arena of %d bytes: %w", size, err)
 	}
-	a := &Arena{fd: fd}
-	if err := a.mapMemory(size); err != nil {
-		unix.Close(fd)
-		return nil, fmt.Errorf("create arena of %d bytes: %w%s", size, err, remedy(err))
-	}
-	// Failure only costs speed.
-	_ = unix.Madvise(a.mem, unix.MADV_HUGEPAGE)
 
 	arenas.Lock()
 	defer arenas.Unlock()
@@ -70,33 +60,6 @@ func NewArena(size int) (*Arena, error) {
 	slices.SortFunc(list, func(x, y *Arena) int { return cmp.Compare(x.addr(), y.addr()) })
 	arenas.sorted.Store(&list)
 	return a, nil
-}
-
-func (a *Arena) mapMemory(size int) error {
-	if err := unix.Ftruncate(a.fd, int64(size)); err != nil {
-		return fmt.Errorf("ftruncate: %w", err)
-	}
-	if _, err := unix.FcntlInt(uintptr(a.fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
-		return fmt.Errorf("seal: %w", err)
-	}
-	mem, err := unix.Mmap(a.fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		return fmt.Errorf("mmap: %w", err)
-	}
-	a.mem = mem
-	return nil
-}
-
-func remedy(err error) string {
-	switch {
-	case errors.Is(err, unix.EMFILE):
-		return " (raise the limit of open files: ulimit -n)"
-	case errors.Is(err, unix.ENFILE):
-		return " (raise fs.file-max)"
-	case errors.Is(err, unix.ENOMEM):
-		return " (too little memory or address space, or vm.max_map_count reached)"
-	}
-	return ""
 }
 
 // Bytes is the whole arena.
@@ -165,7 +128,7 @@ func (a *Arena) Close() error {
 	list := slices.DeleteFunc(slices.Clone(arenaList()), func(x *Arena) bool { return x == a })
 	arenas.sorted.Store(&list)
 	arenas.Unlock()
-	return errors.Join(unix.Munmap(a.mem), unix.Close(a.fd))
+	return a.destroy()
 }
 
 // AtClose has f called when the arena is closed, unless cancel was called

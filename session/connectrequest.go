@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/bywash/bywash/driver"
@@ -104,12 +103,6 @@ func listenForRequests(key *handshake.Key, incarnation uint64) (b *requestSocket
 
 // socketName is the name of a session's socket in the abstract namespace.
 func socketName(incarnation uint64) string { return fmt.Sprintf("@bywash-%016x", incarnation) }
-
-// unicastOnly has the kernel refuse to send to broadcast addresses, which Go allows by default: only a host that is
-// attached to the network can recognise its broadcast address.
-func unicastOnly(_, _ string, c syscall.RawConn) error {
-	return c.Control(func(fd uintptr) { _ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_BROADCAST, 0) })
-}
 
 // Connect requests that a session sends at most at once, and in a second: enough for a job of a thousand ranks to
 // connect all of them, too few for a flood. A request that is not sent is lost like any other, and repeated.

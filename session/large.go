@@ -3,6 +3,7 @@ package session
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session/internal/header"
@@ -155,7 +156,7 @@ func (o *outgoing) offer(l *link, msg *outMsg) {
 		if sec := s.cfg.Section; sec > 0 && sec < o.first {
 			o.first = sec
 		}
-		if o.first > 1<<32-1 || o.register(l, 0) != nil {
+		if uint64(o.first) > math.MaxUint32 || o.register(l, 0) != nil {
 			o.first = 0
 			modes &^= rdv.Set(0).With(rdv.Get)
 		}

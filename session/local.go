@@ -2,9 +2,6 @@ package session
 
 import (
 	"strconv"
-	"syscall"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/session/launch"
 )
@@ -29,10 +26,7 @@ func (s *Session) findLocal(env func(string) string) {
 		s.localRank = first(launch.EnvLocalRank, "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 		s.localSize = first(launch.EnvLocalSize, "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 	}
-	var set unix.CPUSet
-	if unix.SchedGetaffinity(0, &set) == nil {
-		s.cpus = set.Count()
-	}
+	s.cpus = usableCPUs()
 	s.oversubscribed = s.cpus > 0 && s.localSize > s.cpus
 }
 
@@ -42,6 +36,3 @@ const (
 	oversubscribedBatch = 64
 	oversubscribedSpins = 64 * oversubscribedBatch
 )
-
-// yieldCPU lets another process run.
-func yieldCPU() { _, _, _ = syscall.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

@@ -2,6 +2,7 @@ package session
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -116,8 +117,8 @@ func (c *Config) checkLimits() error {
 	case c.PeerMemory < minPeerMemory || c.PeersMemory < c.PeerMemory:
 		return fmt.Errorf("%w: PeerMemory is %d bytes and PeersMemory %d: want at least %d for one peer, and not less for all",
 			ErrInvalid, c.PeerMemory, c.PeersMemory, minPeerMemory)
-	case c.MaxMessage < 0 || c.MaxMessage > header.MaxTotal:
-		return fmt.Errorf("%w: MaxMessage is %d bytes, want 1 to %d, or 0", ErrInvalid, c.MaxMessage, header.MaxTotal)
+	case c.MaxMessage < 0 || uint64(c.MaxMessage) > header.MaxTotal:
+		return fmt.Errorf("%w: MaxMessage is %d bytes, want 1 to %d, or 0", ErrInvalid, c.MaxMessage, uint64(header.MaxTotal))
 	}
 	return nil
 }
@@ -128,13 +129,13 @@ func machineMemory() int {
 	if err == nil {
 		for line := range strings.Lines(string(b)) {
 			if f := strings.Fields(line); len(f) >= 2 && f[0] == "MemTotal:" {
-				if kib, err := strconv.Atoi(f[1]); err == nil && kib > 0 {
-					return kib << 10
+				if kib, err := strconv.ParseInt(f[1], 10, 64); err == nil && kib > 0 {
+					return int(min(kib<<10, math.MaxInt))
 				}
 			}
 		}
 	}
-	return 16 << 30
+	return min(16<<30, math.MaxInt)
 }
 
 // mayLeave reports whether a message that waits for the peer's answer may leave now: not while too many do already.

@@ -7,10 +7,10 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/bywash/bywash/driver"
-	"golang.org/x/sys/unix"
 )
 
 // An act is an operation in the middle of which peers are killed: the victim's part and the test's part, until the
@@ -372,7 +372,7 @@ func (e *end) kills(a int, rnd *rand.Rand) (up bool, took time.Duration) {
 		for until := time.Now().Add(delay); time.Now().Before(until); {
 			runtime.Gosched()
 		}
-		p.signal(unix.SIGKILL)
+		p.signal(syscall.SIGKILL)
 		died <- time.Now()
 	}
 	if acts[a].test == nil {
@@ -458,10 +458,10 @@ func checkStopped(e *end) {
 	}
 	for k := range n {
 		if k%(n/stops) == n/stops/2 {
-			p.signal(unix.SIGSTOP)
-			time.AfterFunc(stopTime, func() { _ = p.cmd.Process.Signal(unix.SIGCONT) })
+			p.signal(sigStop)
+			time.AfterFunc(stopTime, func() { _ = p.cmd.Process.Signal(sigCont) })
 			if e.cfg.Signal != nil {
-				time.AfterFunc(stopTime, func() { _ = e.cfg.Signal(p.cmd, p.pid, unix.SIGCONT) })
+				time.AfterFunc(stopTime, func() { _ = e.cfg.Signal(p.cmd, p.pid, sigCont) })
 			}
 		}
 		c.postRecv(q)

@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/bywash/bywash/driver"
 )
 
@@ -195,8 +193,7 @@ func (e *end) within(d time.Duration, f func() bool) bool {
 			continue
 		}
 		if n < spins+naps {
-			ts := unix.NsecToTimespec(int64(20 * time.Microsecond))
-			unix.Nanosleep(&ts, nil)
+			nap(20 * time.Microsecond)
 		} else {
 			time.Sleep(20 * time.Microsecond)
 		}

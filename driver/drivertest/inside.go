@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
-	"golang.org/x/sys/unix"
 )
 
 // insideSize is long enough for a stop to fall into the middle of a put.
@@ -102,7 +101,7 @@ func (e *end) leaveInside(way int, c *conn, p *peer, r driver.Region) {
 		}
 		return !errors.Is(err, driver.ErrBusy)
 	}
-	resume := func() { p.signal(unix.SIGCONT) }
+	resume := func() { p.signal(sigCont) }
 	stopped := free()
 	if !stopped {
 		var n driver.Counters
@@ -127,7 +126,7 @@ func (e *end) leaveInside(way int, c *conn, p *peer, r driver.Region) {
 // stop stops the peer process and waits until none of its threads runs, where that can be seen from here.
 func (p *peer) stop() {
 	p.e.Helper()
-	p.signal(unix.SIGSTOP)
+	p.signal(sigStop)
 	if p.e.cfg.Signal == nil { // else it runs elsewhere
 		p.e.within(p.e.cfg.limit, func() bool { return halted(p.cmd.Process.Pid) })
 	}

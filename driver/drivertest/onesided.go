@@ -217,7 +217,7 @@ func checkBounds(e *end) {
 	r := e.target(shared{size, allAccess, false})
 	o := e.caps.OneSided
 	b := make([]byte, 64)
-	for _, off := range []int{-8, -64, math.MinInt, math.MaxInt - 7, math.MaxInt - 63, size - 56, size, size + 8, 1 << 40} {
+	for _, off := range []int{-8, -64, math.MinInt, math.MaxInt - 7, math.MaxInt - 63, size - 56, size, size + 8, math.MaxInt / 2} {
 		for _, op := range []struct {
 			has bool
 			f   func([]byte, int, int) error

@@ -12,8 +12,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // envRole makes the test binary a peer process.
@@ -160,7 +158,7 @@ func (e *end) start(name string, argv json.RawMessage) *peer {
 	if raceEnabled { // else each process lingers for a second when it ends
 		p.cmd.Env = append(p.cmd.Env, "GORACE="+os.Getenv("GORACE")+" atexit_sleep_ms=0")
 	}
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	dieWithParent(p.cmd)
 	p.cmd.Stderr = &p.stderr
 	if e.cfg.Launch != nil {
 		e.cfg.Launch(ctx, p.cmd)
@@ -217,7 +215,7 @@ func isFinished(err error) bool { return err == os.ErrProcessDone }
 // kill kills the peer and waits until it is gone.
 func (p *peer) kill() {
 	p.e.Helper()
-	p.signal(unix.SIGKILL)
+	p.signal(syscall.SIGKILL)
 	p.awaitExit()
 }
 
@@ -250,8 +248,8 @@ func (p *peer) dump() string {
 	select {
 	case <-p.exited:
 	default:
-		_ = p.cmd.Process.Signal(unix.SIGCONT)
-		_ = p.cmd.Process.Signal(unix.SIGQUIT)
+		_ = p.cmd.Process.Signal(sigCont)
+		_ = p.cmd.Process.Signal(syscall.SIGQUIT)
 		select {
 		case <-p.exited:
 		case <-time.After(2 * time.Second):

@@ -11,19 +11,11 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
-	"golang.org/x/sys/unix"
 )
 
 func hasRecvWait(p *driver.Properties) bool { return p.Capabilities.RecvWait }
 func hasSendWait(p *driver.Properties) bool { return p.Capabilities.SendWait }
 func hasAnyWait(p *driver.Properties) bool  { return hasRecvWait(p) || hasProbe(p) }
-
-// cpuTime is what this process has used.
-func cpuTime() time.Duration {
-	var u unix.Rusage
-	_ = unix.Getrusage(unix.RUSAGE_SELF, &u)
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
 
 // idles checks that f, which waits in vain until its context ends, sleeps.
 func (e *end) idles(what string, f func(context.Context) error) {

@@ -9,8 +9,6 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/bywash/bywash/driver"
 )
 
@@ -61,9 +59,8 @@ func (cfg *Config) fill() {
 	}
 	if cfg.MaxBytes <= 0 {
 		cfg.MaxBytes = 1 << 30
-		var info unix.Sysinfo_t
-		if unix.Sysinfo(&info) == nil {
-			cfg.MaxBytes = int64(info.Totalram) * int64(info.Unit) / 4
+		if total := totalMemory(); total > 0 {
+			cfg.MaxBytes = total / 4
 		}
 	}
 }

@@ -5,9 +5,8 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"syscall"
 	"unsafe"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
 )
@@ -304,14 +303,14 @@ func (c *Cache[H]) transient(b []byte, access Access) (*Region[H], error) {
 // something to evict.
 func (c *Cache[H]) register(r *Region[H], mem []byte) (err error) {
 	r.handle, err = c.registrar.Register(mem, r.access)
-	if errors.Is(err, unix.ENOMEM) && c.relieve(r.hi-r.lo) {
+	if errors.Is(err, syscall.ENOMEM) && c.relieve(r.hi-r.lo) {
 		r.handle, err = c.registrar.Register(mem, r.access)
 	}
 	if err == nil {
 		return nil
 	}
 	remedy := ""
-	if errors.Is(err, unix.ENOMEM) {
+	if errors.Is(err, syscall.ENOMEM) {
 		remedy = " (raise the limit of locked memory: ulimit -l; or lower the budget of the cache)"
 	}
 	return fmt.Errorf("%s: register %d bytes at %#x: %w%s", c.cfg.Name, len(mem), r.lo, err, remedy)

@@ -7,9 +7,8 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"unsafe"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
 )
@@ -194,9 +193,9 @@ func (w *watcher) batch(u *uffd, buf []byte) (rest []func(), err error) {
 	defer w.mu.Unlock()
 	w.epoch.Add(1)
 	defer w.epoch.Add(1)
-	n, err := unix.Read(u.fd, buf)
+	n, err := u.read(buf)
 	switch {
-	case err == unix.EAGAIN || err == unix.EINTR:
+	case err == syscall.EAGAIN || err == syscall.EINTR:
 		return nil, nil
 	case err != nil:
 		return nil, os.NewSyscallError("read userfaultfd", err)
@@ -258,14 +257,14 @@ func (w *watcher) giveUp(u *uffd) {
 func noUffd(err error) error {
 	e := &driver.UnavailableError{Driver: "regcache", Device: "watcher", Reason: "userfaultfd is refused", Err: err}
 	switch {
-	case errors.Is(err, unix.EPERM):
+	case errors.Is(err, syscall.EPERM):
 		e.Remedy = "allow the userfaultfd system call in the container's seccomp profile;" +
 			" until then memory is registered per transfer"
-	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EINVAL):
+	case errors.Is(err, syscall.ENOSYS), errors.Is(err, syscall.EINVAL):
 		e.Reason = "the kernel has no userfaultfd with the events that are needed"
 		e.Remedy = "use Linux 6.1 or later with CONFIG_USERFAULTFD;" +
 			" until then memory is registered per transfer"
-	case errors.Is(err, unix.EMFILE):
+	case errors.Is(err, syscall.EMFILE):
 		e.Remedy = "raise the limit of open files: ulimit -n"
 	}
 	return e
@@ -278,10 +277,10 @@ func refused(z zone, err error) error {
 		Reason: fmt.Sprintf("%d bytes at %#x cannot be watched", z.hi-z.lo, z.lo),
 	}
 	switch {
-	case errors.Is(err, unix.EINVAL):
+	case errors.Is(err, syscall.EINVAL):
 		e.Remedy = "only anonymous memory, memfds, shared memory and hugetlbfs that is mapped throughout can be" +
 			" (Linux 6.1 or later, on a processor with userfaultfd write protection); other memory is registered per transfer"
-	case errors.Is(err, unix.EBUSY):
+	case errors.Is(err, syscall.EBUSY):
 		e.Remedy = "another userfaultfd of this process watches it; it is registered per transfer"
 	}
 	return e

@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
-
-	"golang.org/x/sys/unix"
 )
 
 // Host returns a number of the running kernel, which processes on one kernel share: a hash of its boot id, or of the
@@ -18,16 +16,6 @@ func Host() uint64 {
 		b = []byte(name)
 	}
 	return Identity("%s", b)
-}
-
-// Namespace returns the number of the calling thread's namespace of a kind, as /proc/PID/ns names it ("mnt", "net",
-// "user"). Two namespaces of one kernel that exist at a time have different numbers. It is 0 if it cannot be known.
-func Namespace(kind string) uint64 {
-	var st unix.Stat_t
-	if unix.Stat("/proc/thread-self/ns/"+kind, &st) != nil {
-		return 0
-	}
-	return st.Ino
 }
 
 // Identity hashes a name that is unique among objects of its kind, so that it fits into a url.

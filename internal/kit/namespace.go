@@ -1,3 +1,5 @@
+//go:build linux
+
 package kit
 
 import (
@@ -38,4 +40,14 @@ func InNamespace(path string, f func() error) (err error) {
 		}
 	}()
 	return f()
+}
+
+// Namespace returns the number of the calling thread's namespace of a kind, as /proc/PID/ns names it ("mnt", "net",
+// "user"). Two namespaces of one kernel that exist at a time have different numbers. It is 0 if it cannot be known.
+func Namespace(kind string) uint64 {
+	var st unix.Stat_t
+	if unix.Stat("/proc/thread-self/ns/"+kind, &st) != nil {
+		return 0
+	}
+	return st.Ino
 }

@@ -2,6 +2,7 @@ package kit_test
 
 import (
 	"errors"
+	"math"
 	"testing"
 
 	"github.com/bywash/bywash/driver"
@@ -30,7 +31,7 @@ func TestCheckOp(t *testing.T) {
 		"get that is long":    {kit.OpGet, driver.Op{Remote: all, Local: b(17)}, 0, driver.ErrTooLong},
 		"past the end":        {kit.OpGet, driver.Op{Remote: all, Local: b(2), Offset: 63}, 0, driver.ErrBounds},
 		"before the start":    {kit.OpGet, driver.Op{Remote: all, Local: b(2), Offset: -1}, 0, driver.ErrBounds},
-		"offset that is huge": {kit.OpGet, driver.Op{Remote: all, Local: b(2), Offset: 1<<63 - 1}, 0, driver.ErrBounds},
+		"offset that is huge": {kit.OpGet, driver.Op{Remote: all, Local: b(2), Offset: math.MaxInt}, 0, driver.ErrBounds},
 		"posted":              {kit.OpPut, driver.Op{Remote: all, Driver: driver.OpState{Phase: driver.Posted}}, 0, driver.ErrInvalid},
 		"put without right":   {kit.OpPut, driver.Op{Remote: field(driver.RemoteRead), Local: b(1)}, 0, driver.ErrAccess},
 		"get without right":   {kit.OpGet, driver.Op{Remote: field(driver.RemoteWrite), Local: b(1)}, 0, driver.ErrAccess},

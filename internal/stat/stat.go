@@ -22,8 +22,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/internal/rights"
 )
@@ -189,19 +187,6 @@ func answer(c *net.UnixConn) {
 	}
 	_ = c.SetDeadline(time.Now().Add(timeout))
 	_, _ = c.Write(b)
-}
-
-func credentials(c *net.UnixConn) (*unix.Ucred, error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	var cred *unix.Ucred
-	var inner error
-	err = raw.Control(func(fd uintptr) {
-		cred, inner = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	})
-	return cred, errors.Join(err, inner)
 }
 
 // maxContexts keeps an answer within its limit.

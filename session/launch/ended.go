@@ -4,8 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-
-	"golang.org/x/sys/unix"
 )
 
 // How is the way in which a rank has ended.
@@ -34,7 +32,7 @@ func (e End) Err() *RankError {
 	case Exited:
 		return &RankError{Rank: e.Rank, Code: e.Code, Why: fmt.Sprintf("ended with exit status %d", e.Code)}
 	case Killed:
-		name := unix.SignalName(unix.Signal(e.Code))
+		name := signalName(e.Code)
 		if name == "" {
 			name = fmt.Sprintf("signal %d", e.Code)
 		}

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 )
 
@@ -98,10 +97,9 @@ func openPMI(ctx context.Context, env environ) (*pmiConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := syscall.Getpeername(fd); err != nil {
+	if err := inherit(fd); err != nil {
 		return nil, fmt.Errorf("%s=%d is not a connected socket (%w): was this process started by the launcher itself, or by a rank?", envPMIFD, fd, err)
 	}
-	syscall.CloseOnExec(fd)
 	f := os.NewFile(uintptr(fd), envPMIFD)
 	c, err := net.FileConn(f)
 	if err != nil {

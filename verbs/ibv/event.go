@@ -3,7 +3,6 @@ package ibv
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"sync"
 	"syscall"
@@ -22,13 +21,9 @@ type poller struct {
 
 // init watches fd. try reads an event without blocking; it returns -EAGAIN while there is none.
 func (p *poller) init(fd int, name string, try func() int) error {
-	// The flag belongs to the open file, and so affects the library's own reads, too.
-	if err := syscall.SetNonblock(fd, true); err != nil {
-		return fmt.Errorf("set non-blocking: %w", err)
-	}
-	dup, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_DUPFD_CLOEXEC, 3)
-	if errno != 0 {
-		return fmt.Errorf("dup: %w", errno)
+	dup, err := duplicate(fd)
+	if err != nil {
+		return err
 	}
 	p.file = os.NewFile(dup, name)
 	raw, err := p.file.SyscallConn()

@@ -262,13 +262,12 @@ func NewRecvChain(n, sges int) (*RecvChain, error) {
 // chainMemory maps the requests and behind them, stride bytes each, their entries and inline bytes, for as long as
 // owner lives. It is not Go memory, since the requests hold addresses that the library follows.
 func chainMemory[T any](owner *T, n, size, stride int) (unsafe.Pointer, error) {
-	mem, err := syscall.Mmap(-1, 0, n*(size+stride), syscall.PROT_READ|syscall.PROT_WRITE,
-		syscall.MAP_PRIVATE|syscall.MAP_ANON)
+	mem, err := mapMemory(n * (size + stride))
 	if err != nil {
 		return nil, &Error{Verb: "new_chain", Errno: err.(syscall.Errno),
 			Detail: fmt.Sprintf("map %d bytes", n*(size+stride))}
 	}
-	runtime.AddCleanup(owner, func(mem []byte) { _ = syscall.Munmap(mem) }, mem)
+	runtime.AddCleanup(owner, func(mem []byte) { _ = unmapMemory(mem) }, mem)
 	return unsafe.Pointer(unsafe.SliceData(mem)), nil
 }
 

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package rightstest makes descriptors whose close blocks, for tests of programs that receive descriptors.
 package rightstest
 

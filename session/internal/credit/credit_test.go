@@ -175,7 +175,7 @@ func TestOnePeerLeavesHalfToTheOthers(t *testing.T) {
 			t.Errorf("beside a peer that has filled its share, another of %d stores nothing", peers)
 		}
 	}
-	pool := &credit.Pool{Bytes: 1 << 40, Messages: 1 << 12, PeerMessages: 1 << 10, Peers: 1}
+	pool := &credit.Pool{Bytes: 1 << 30, Messages: 1 << 12, PeerMessages: 1 << 10, Peers: 1}
 	var p credit.Receiver
 	if n := fill(pool, &p); n != 1<<10 {
 		t.Errorf("%d messages are stored, want %d", n, 1<<10)

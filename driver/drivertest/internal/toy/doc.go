@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package toy is a simple driver over Unix stream sockets that has every part
 // of the contract and, on request, one of the [Faults]. The conformance suite
 // is tried against it: without a fault every check passes, and each check fails

@@ -1,3 +1,5 @@
+//go:build linux
+
 package toy
 
 // Faults are the ways in which the toy can break the contract.
