@@ -81,3 +81,9 @@
 // docs/wire.md has the wire format, docs/security.md what a peer can and cannot do, docs/afxdp.md how to set up a
 // machine.
 package afxdp
+
+// Name is the driver's name.
+const Name = "afxdp"
+
+// DefaultPort is the default UDP port, and the default port in the header of kind ether.
+const DefaultPort = 24249

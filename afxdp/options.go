@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux && !(386 || arm || mips || mipsle)
 
 package afxdp
 
@@ -31,9 +31,6 @@ type options struct {
 	single   bool // without frames of several chunks
 	peers    int  // Hints.Peers
 }
-
-// DefaultPort is the default UDP port, and the default port in the header of kind ether.
-const DefaultPort = 24249
 
 var optionTable = kit.Options[options]{
 	Driver: Name,

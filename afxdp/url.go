@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux && !(386 || arm || mips || mipsle)
 
 package afxdp
 
@@ -12,9 +12,6 @@ import (
 	"github.com/bywash/bywash/afxdp/internal/carrier"
 	"github.com/bywash/bywash/driver"
 )
-
-// Name is the driver's name.
-const Name = "afxdp"
 
 // urlVersion is the version of this driver's urls.
 const urlVersion = 1

@@ -78,3 +78,6 @@
 // docs/wire.md has what this driver puts into messages, docs/security.md what a peer can and cannot do, docs/qnix.md
 // how to set up a machine.
 package qnix
+
+// Name is the driver's name.
+const Name = "qnix"

@@ -1,3 +1,5 @@
+//go:build linux && !(386 || arm || mips || mipsle)
+
 package qnix
 
 import (
@@ -11,9 +13,6 @@ import (
 	"github.com/bywash/bywash/internal/kit"
 	"github.com/bywash/bywash/qnix/nic"
 )
-
-// Name is the driver's name.
-const Name = "qnix"
 
 // Versions of this driver's urls and of its control messages.
 const (

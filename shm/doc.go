@@ -97,3 +97,9 @@
 //
 // docs/wire.md draws the shared memory and the set-up protocol; docs/security.md lists the powers of a hostile peer.
 package shm
+
+// Name is the driver's name.
+const Name = "shm"
+
+// URLVersion is the version in this driver's urls.
+const URLVersion = 2

@@ -1,3 +1,5 @@
+//go:build linux && !(386 || arm || mips || mipsle)
+
 package shm
 
 import (
@@ -12,12 +14,6 @@ import (
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/internal/kit"
 )
-
-// Name is the driver's name.
-const Name = "shm"
-
-// URLVersion is the version in this driver's urls.
-const URLVersion = 2
 
 func init() { driver.Register(shmDriver{}) }
 

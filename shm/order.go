@@ -1,4 +1,4 @@
-//go:build !amd64 || race
+//go:build linux && !(386 || arm || mips || mipsle) && (!amd64 || race)
 
 package shm
 

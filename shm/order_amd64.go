@@ -1,4 +1,4 @@
-//go:build !race
+//go:build linux && !(386 || arm || mips || mipsle) && !race
 
 package shm
 

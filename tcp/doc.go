@@ -54,3 +54,9 @@
 // the cipher allocates a nonce a record of at most 16 KiB. There is no one-sided access: sessions emulate it. Every
 // kernel that Go supports will do.
 package tcp
+
+// Name is the driver's name.
+const Name = "tcp"
+
+// AllDevices is the device that represents all addresses of the host; see [driver.Hints].Device.
+const AllDevices = "all"

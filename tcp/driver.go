@@ -1,3 +1,5 @@
+//go:build linux && !(386 || arm || mips || mipsle)
+
 package tcp
 
 import (
@@ -11,14 +13,8 @@ import (
 	"github.com/bywash/bywash/internal/kit"
 )
 
-// Name is the driver's name.
-const Name = "tcp"
-
 // urlVersion is the version of this driver's urls.
 const urlVersion = 2
-
-// AllDevices is the device that represents all addresses of the host; see [driver.Hints].Device.
-const AllDevices = "all"
 
 func init() { driver.Register(tcpDriver{}) }
 

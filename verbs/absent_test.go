@@ -1,3 +1,5 @@
+//go:build linux && !(386 || arm || mips || mipsle)
+
 package verbs
 
 // The name of this file makes its test the first one, before any that uses

@@ -70,3 +70,6 @@
 //
 // and those of the connection managers, such as oob-port.
 package verbs
+
+// Name is the driver's name.
+const Name = "verbs"

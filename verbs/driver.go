@@ -1,3 +1,5 @@
+//go:build linux && !(386 || arm || mips || mipsle)
+
 package verbs
 
 import (
@@ -12,9 +14,6 @@ import (
 	"github.com/bywash/bywash/internal/kit"
 	"github.com/bywash/bywash/verbs/ibv"
 )
-
-// Name is the driver's name.
-const Name = "verbs"
 
 // urlVersion is the version of this driver's urls.
 const urlVersion = 2

@@ -1,4 +1,4 @@
-//go:build linux && (race || xskdebug)
+//go:build linux && !(386 || arm || mips || mipsle) && (race || xskdebug)
 
 package xsk_test
 

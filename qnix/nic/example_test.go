@@ -1,4 +1,4 @@
-//go:build cgo
+//go:build linux && !(386 || arm || mips || mipsle) && cgo
 
 package nic_test
 
