@@ -1,3 +1,5 @@
+//go:build linux && !(386 || arm || mips || mipsle)
+
 // Command bywash shows what a machine's network drivers can do.
 package main
 

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command benchab measures the cost of a driver's own code for hack/bench-ab, which alternates the builds of two
 // commits. It uses only package driver, so that one source fits both.
 //

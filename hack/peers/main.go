@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command peers measures Open MPI, MPICH, UCX and libfabric over shared
 // memory beside bin/bywash, in one run on one machine, and prints the ratios.
 // Start it with hack/peers/run; README.md says what it runs.

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package testscript tests hack/test and hack/steady, which run tests, with the tests of tiny modules.
 package testscript
 

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command vm boots virtual machines with a stock Debian kernel and Soft-RoCE and runs a command in them: see
 // "vm -help".
 package main

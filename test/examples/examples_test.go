@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package examples builds the programs of the folder examples as a user does, in a module of their own outside of the
 // repository, and runs those that this machine can run.
 package examples
@@ -80,12 +82,14 @@ var build = sync.OnceValue(func() error {
 		}
 	}
 	const path = "github.com/bywash/bywash"
-	offline := []string{"GOFLAGS=-mod=mod -trimpath -buildvcs=false", "GOPROXY=off", "GOWORK=off", "GOTOOLCHAIN=local"}
 	run(root, nil, "build", "-buildvcs=false", "-ldflags=-w", "-o", filepath.Join(folder, "bywash"), "./cmd/bywash")
 	run(module, offline, "mod", "edit", "-module", "example.com/examples", "-require", path+"@v0.0.0", "-replace", path+"="+root)
 	run(module, offline, "build", "-ldflags=-w", "-o", filepath.Join(folder, "bin")+"/", "./...")
 	return err
 })
+
+// offline keeps go within the module of the examples.
+var offline = []string{"GOFLAGS=-mod=mod -trimpath -buildvcs=false", "GOPROXY=off", "GOWORK=off", "GOTOOLCHAIN=local"}
 
 // example returns the path of an example, and tool that of bywash.
 func example(t *testing.T, name string) string {

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package hostile attacks Bywash from outside: the attackers are programs of their own, which use public interfaces and
 // raw bytes, while this process, the victim, exchanges messages with an honest peer.
 //

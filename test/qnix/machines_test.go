@@ -1,3 +1,5 @@
+//go:build linux && !(386 || arm || mips || mipsle)
+
 // Package qnix tests the qnix driver between two virtual machines: with the kernel module in both, and with the module in one
 // and a NIC in user space in the other, over the same UDP wire.
 //

@@ -1,3 +1,5 @@
+//go:build linux && !(386 || arm || mips || mipsle)
+
 // Package qnixmod tests the kernel module through nothing but its ABI: raw ioctls and mappings.
 package qnixmod
 

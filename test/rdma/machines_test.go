@@ -1,3 +1,5 @@
+//go:build linux && !(386 || arm || mips || mipsle)
+
 // Package rdma tests the verbs driver between two virtual machines on a private
 // link: the contract, loss and reordering, the tool, and a machine that dies.
 //

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package machines runs a test on two virtual machines of hack/vm at once, on a private link.
 //
 // The test runs on this machine. It starts itself in both machines, where Rank returns the side of a case to play.

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package qnixko loads the qnix module for a test, and unloads it. It needs root, and should run in a virtual machine
 // only.
 package qnixko

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package tshark lets tests read captures with Wireshark's command line and a dissector in Lua.
 package tshark
 

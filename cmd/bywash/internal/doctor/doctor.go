@@ -1,3 +1,5 @@
+//go:build linux && !(386 || arm || mips || mipsle)
+
 // Package doctor tries out what drivers need from a machine.
 package doctor
 

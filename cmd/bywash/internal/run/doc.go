@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package run starts the processes of a job on this machine, joined by a
 // rendezvous of package launch, and sees to it that they end together.
 //

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package baseline measures what drivers are compared with. [Open] makes a [bench.Bench] over TCP, Unix stream or UDP
 // sockets of this machine: it makes the system calls that a good C program would make, and does not use package net; it
 // spins on non-blocking sockets, or sleeps in the kernel for cases that block. Or it makes one that only copies

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package bench has the types that the parts of bywash perf share: tests and cases (tests.go), the lead's plan
 // (plan.go), and the [Bench] that a subject under test implements (bench.go). It also has the tools of measuring loops:
 // a [Spinner] that notices the end of a measurement, a [Recorder] of times and a pattern that shows damaged bytes.

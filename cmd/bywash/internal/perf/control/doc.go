@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package control runs measurements: [Run] leads one, [Serve] is a listener that follows leads on other machines, and
 // [ServeChild] follows the lead that has started it.
 //

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package workload measures drivers and sessions: [Open] makes a [bench.Bench] over a driver of the registry, or over a
 // session.
 //
