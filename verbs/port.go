@@ -111,23 +111,14 @@ func usePort(dev *ibv.Context, o options, first, last int) (p *port, err error) 
 	return p, p.chooseGID(o)
 }
 
-// chooseGID chooses the GID that the options name, or else the one with the farthest reach. It does not go by the
-// index, which changes when addresses do.
+// chooseGID chooses the GID that the options name, or else the best one.
 func (p *port) chooseGID(o options) error {
 	gids, err := p.dev.GIDs(p.num)
 	if err != nil {
 		return err
 	}
-	best := -1
-	for _, g := range gids {
-		if o.gidIndex >= 0 && g.Index != o.gidIndex || o.gid.IsValid() && netip.AddrFrom16(g.GID).Unmap() != o.gid {
-			continue
-		}
-		if r := rankGID(g); r > best {
-			best, p.gid = r, g
-		}
-	}
-	if best < 0 && p.attr.LinkLayer != ibv.LinkInfiniBand {
+	var found bool
+	if p.gid, found = bestGID(gids, o, interfaces()); !found && p.attr.LinkLayer != ibv.LinkInfiniBand {
 		if o.gidIndex >= 0 || o.gid.IsValid() {
 			return fmt.Errorf("%w: port %d has no such GID (bywash info lists them)", driver.ErrInvalid, p.num)
 		}
@@ -136,9 +127,76 @@ func (p *port) chooseGID(o options) error {
 	return nil
 }
 
-// rankGID orders GIDs: routable before local, RoCE v2 before v1.
+// bestGID chooses among the GIDs that the options allow. The index does not count: it changes when addresses do. The
+// GID's network interface is set anew, because the kernel lists the GIDs of all network namespaces, with the interface
+// numbers of theirs.
+func bestGID(gids []ibv.GIDEntry, o options, nets []netInterface) (gid ibv.GIDEntry, found bool) {
+	best := -1
+	for _, g := range gids {
+		if o.gidIndex >= 0 && g.Index != o.gidIndex || o.gid.IsValid() && netip.AddrFrom16(g.GID).Unmap() != o.gid {
+			continue
+		}
+		g.NetDev = interfaceOf(g, nets)
+		if r := rankGID(g); r > best {
+			best, gid = r, g
+		}
+	}
+	return gid, best >= 0
+}
+
+// netInterface is a network interface of this namespace that is up.
+type netInterface struct {
+	name     string
+	mac      net.HardwareAddr
+	loopback bool
+	addrs    []netip.Addr
+}
+
+func interfaces() (up []netInterface) {
+	all, _ := net.Interfaces()
+	for _, n := range all {
+		if n.Flags&net.FlagUp == 0 {
+			continue
+		}
+		x := netInterface{name: n.Name, mac: n.HardwareAddr, loopback: n.Flags&net.FlagLoopback != 0}
+		list, _ := n.Addrs()
+		for _, a := range list {
+			if p, err := netip.ParsePrefix(a.String()); err == nil {
+				x.addrs = append(x.addrs, p.Addr().Unmap())
+			}
+		}
+		up = append(up, x)
+	}
+	return up
+}
+
+// interfaceOf returns the name of the interface that has the GID's address, or "" if none has. That of a link-local
+// address, which several interfaces can have, is the one that the kernel names. The kernel makes one GID from an
+// interface's hardware address, whether the interface has that address or not.
+func interfaceOf(g ibv.GIDEntry, nets []netInterface) string {
+	at := netip.AddrFrom16(g.GID).Unmap()
+	local := at.Is6() && at.IsLinkLocalUnicast()
+	for _, n := range nets {
+		if local && (n.name != g.NetDev || len(n.mac) != 6) {
+			continue
+		}
+		if slices.Contains(n.addrs, at) {
+			return n.name
+		}
+		if m := n.mac; local && [8]byte(g.GID[8:]) == [8]byte{m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5]} {
+			return n.name
+		}
+	}
+	return ""
+}
+
+// rankGID orders GIDs: those on an interface of this namespace that is up first, then RoCE v2 before v1, then routable
+// ones before local ones.
 func rankGID(g ibv.GIDEntry) int {
 	r := 0
+	if g.NetDev != "" {
+		r += 8
+	}
 	if g.Type == ibv.GIDRoCEv2 {
 		r += 4
 	}
@@ -161,7 +219,7 @@ func (p *port) forManagers(o options) *connect.Port {
 		MaxResponder: uint8(min(attr.MaxQPRdAtom, 16)), MaxInitiator: uint8(min(attr.MaxQPInitAtom, 16)),
 		Quality: o.quality, Verbs: p.dev,
 	}
-	c.Addrs, c.Zone = addresses(p.gid), p.gid.NetDev
+	c.Addrs, c.Zone = addresses(p.gid, interfaces()), p.gid.NetDev
 	return c
 }
 
@@ -169,26 +227,20 @@ func (p *port) forManagers(o options) *connect.Port {
 // the other addresses of its interface. A GID of InfiniBand has no interface, and that of RoCE may be in another
 // network namespace: then they are the addresses of all interfaces, IP over InfiniBand first, without the link-local
 // ones, which a peer cannot reach without knowing the interface.
-func addresses(g ibv.GIDEntry) (addrs []netip.Addr) {
-	nets, _ := net.Interfaces()
+func addresses(g ibv.GIDEntry, nets []netInterface) (addrs []netip.Addr) {
 	own := netip.AddrFrom16(g.GID).Unmap()
 	if g.NetDev == "" {
 		const infiniBand = 20 // bytes of a hardware address
-		slices.SortStableFunc(nets, func(a, b net.Interface) int {
-			return cmp.Compare(len(b.HardwareAddr)/infiniBand, len(a.HardwareAddr)/infiniBand)
+		slices.SortStableFunc(nets, func(a, b netInterface) int {
+			return cmp.Compare(len(b.mac)/infiniBand, len(a.mac)/infiniBand)
 		})
 	}
 	for _, n := range nets {
-		if g.NetDev != "" && n.Name != g.NetDev || n.Flags&net.FlagUp == 0 || g.NetDev == "" && n.Flags&net.FlagLoopback != 0 {
+		if g.NetDev != "" && n.name != g.NetDev || g.NetDev == "" && n.loopback {
 			continue
 		}
-		list, _ := n.Addrs()
-		for _, a := range list {
-			ip, err := netip.ParsePrefix(a.String())
-			if err != nil {
-				continue
-			}
-			switch at := ip.Addr().Unmap(); {
+		for _, at := range n.addrs {
+			switch {
 			case at == own:
 				addrs = append([]netip.Addr{at}, addrs...)
 			case g.NetDev != "" || !at.IsLinkLocalUnicast():

@@ -77,7 +77,7 @@ func TestPortWithoutInterface(t *testing.T) {
 	}
 	gid := ibv.GIDEntry{GID: netip.MustParseAddr("fe80::ec0d:9aff:fe8b:1").As16()}
 	p := &connect.Port{Device: "mlx5_0", Num: 1, LinkLayer: connect.InfiniBand, LID: 7, GID: gid.GID, MTU: 4096, MaxResponder: 16, MaxInitiator: 16}
-	p.Addrs = addresses(gid)
+	p.Addrs = addresses(gid, interfaces())
 	if want := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}; !slices.Equal(p.Addrs, want) {
 		t.Errorf("without an interface: %v, want %v", p.Addrs, want)
 	}
@@ -85,11 +85,63 @@ func TestPortWithoutInterface(t *testing.T) {
 		t.Errorf("InfiniBand: %v", err)
 	}
 	gid.NetDev = "b"
-	if p.Addrs, p.Zone = addresses(gid), gid.NetDev; !slices.Contains(p.Addrs, netip.MustParseAddr("fe80::1")) {
+	if p.Addrs, p.Zone = addresses(gid, interfaces()), gid.NetDev; !slices.Contains(p.Addrs, netip.MustParseAddr("fe80::1")) {
 		t.Errorf("interface b: %v, want fe80::1 among them", p.Addrs)
 	}
 	if err := queryPort(p); err != nil {
 		t.Errorf("interface b: %v", err)
+	}
+}
+
+// The kernel lists the GIDs of all network namespaces, with the interface numbers of theirs. One on an interface of this
+// namespace that is up is chosen, whatever its place in the table, and keeps no foreign interface.
+func TestGIDOfThisNamespaceIsChosen(t *testing.T) {
+	entry := func(index int, kind ibv.GIDType, addr, dev string) ibv.GIDEntry {
+		return ibv.GIDEntry{GID: netip.MustParseAddr(addr).As16(), Index: index, Type: kind, NetDev: dev}
+	}
+	const v1, v2 = ibv.GIDRoCEv1, ibv.GIDRoCEv2
+	all := options{gidIndex: -1}
+	of := func(name string, mac byte, addrs ...string) netInterface {
+		n := netInterface{name: name, mac: net.HardwareAddr{2, 0, 0, 0, 0, mac}}
+		for _, a := range addrs {
+			n.addrs = append(n.addrs, netip.MustParseAddr(a))
+		}
+		return n
+	}
+	eth0, bond, vlan := of("eth0", 1, "fe80::ff:fe00:1"), of("bond0", 2, "10.0.0.2"), of("eth0.7", 1, "10.7.0.1", "2001:db8::7")
+	for _, c := range []struct {
+		what  string
+		gids  []ibv.GIDEntry
+		nets  []netInterface
+		o     options
+		index int // -1: none
+		dev   string
+	}{
+		{"no GID", nil, nil, all, -1, ""},
+		{"another namespace has the first", []ibv.GIDEntry{
+			entry(2, v2, "10.9.0.1", "bond0"), entry(5, v2, "10.0.0.2", "")}, []netInterface{bond}, all, 5, "bond0"},
+		{"RoCE v1 here before v2 elsewhere", []ibv.GIDEntry{
+			entry(2, v2, "10.9.0.1", ""), entry(3, v1, "10.0.0.2", "bond0")}, []netInterface{bond}, all, 3, "bond0"},
+		{"the interface below a VLAN has no IPv4 address", []ibv.GIDEntry{
+			entry(0, v2, "fe80::ff:fe00:1", "eth0"), entry(1, v1, "10.7.0.1", "eth0.7"), entry(2, v2, "10.7.0.1", "eth0.7")},
+			[]netInterface{eth0, vlan}, all, 2, "eth0.7"},
+		{"IPv4 before IPv6", []ibv.GIDEntry{
+			entry(4, v2, "2001:db8::7", "eth0.7"), entry(6, v2, "10.7.0.1", "eth0.7")}, []netInterface{vlan}, all, 6, "eth0.7"},
+		{"the interface is down", []ibv.GIDEntry{
+			entry(1, v2, "10.7.0.1", "eth0.7"), entry(3, v2, "10.0.0.2", "bond0")}, []netInterface{bond}, all, 3, "bond0"},
+		{"only one from the hardware address", []ibv.GIDEntry{
+			entry(0, v2, "fe80::ff:fe00:2", "bond0")}, []netInterface{bond}, all, 0, "bond0"},
+		{"that of an interface of another namespace", []ibv.GIDEntry{
+			entry(0, v2, "fe80::ff:fe00:9", "bond0"), entry(1, v2, "fe80::ff:fe00:2", "bond0")}, []netInterface{bond}, all, 1, "bond0"},
+		{"no interface here, as in a container", []ibv.GIDEntry{
+			entry(0, v2, "fe80::1", "lo"), entry(3, v2, "10.9.0.1", "lo")}, []netInterface{{name: "lo", loopback: true}}, all, 3, ""},
+		{"the one that an option names", []ibv.GIDEntry{
+			entry(2, v2, "10.9.0.1", "bond0"), entry(5, v2, "10.0.0.2", "bond0")}, []netInterface{bond}, options{gidIndex: 2}, 2, ""},
+	} {
+		got, found := bestGID(c.gids, c.o, c.nets)
+		if found != (c.index >= 0) || found && (got.Index != c.index || got.NetDev != c.dev) {
+			t.Errorf("%s: index %d on %q, want %d on %q", c.what, got.Index, got.NetDev, c.index, c.dev)
+		}
 	}
 }
 
