@@ -89,7 +89,8 @@ func (n *conn) failed() {
 		return
 	}
 	bad := n.firstBad.Load()
-	n.Finish(kit.StateBroken, fmt.Errorf("%w: %s: %v (vendor code %#x)", driver.ErrBroken, n.ctx.Props.Device, ibv.WCStatus(uint32(bad)), bad>>32))
+	n.Finish(kit.StateBroken, fmt.Errorf("%w: %s: %v (vendor code %#x)%s", driver.ErrBroken, n.ctx.Props.Device,
+		ibv.WCStatus(uint32(bad)), bad>>32, n.ctx.link()))
 }
 
 // woken is called by the connection manager, the first time possibly before n.end is set.

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/bywash/bywash/driver"
@@ -30,13 +31,17 @@ type opened struct {
 	cache    *regcache.Cache[*ibv.MR]
 	set      *connect.Set
 	mods     *connect.Modules
-	at       place   // as published
-	maxWrite int     // bytes of one RDMA write or read
-	inline   int     // bytes that a request may carry itself, as far as queue pairs have shown; guarded by Mu
-	fixed    bool    // the device cannot make a completion queue larger; guarded by Mu
-	grh      bool    // all paths need the peer's GID
-	windows  bool    // remote keys of receives are those of memory windows
-	shared   *shared // receives of the small track for all peers; nil: each connection has its own
+	at       place        // as published
+	num      int          // of the port
+	vector   int          // of the completion queues: that of the rank, so that the interrupts of ranks spread over CPUs
+	gid      ibv.GIDEntry // of the port; the goroutine that watches events changes it
+	lastDown atomic.Int64 // when the port's link went down, in Unix nanoseconds; 0: never
+	maxWrite int          // bytes of one RDMA write or read
+	inline   int          // bytes that a request may carry itself, as far as queue pairs have shown; guarded by Mu
+	fixed    bool         // the device cannot make a completion queue larger; guarded by Mu
+	grh      bool         // all paths need the peer's GID
+	windows  bool         // remote keys of receives are those of memory windows
+	shared   *shared      // receives of the small track for all peers; nil: each connection has its own
 
 	done  completions
 	waits kit.Watch
@@ -62,12 +67,15 @@ var (
 )
 
 // registrar registers memory for the cache.
-type registrar struct{ pd *ibv.PD }
+type registrar struct {
+	pd      *ibv.PD
+	relaxed ibv.Access // AccessRelaxedOrdering, or nothing
+}
 
 // Register implements regcache.Registrar. The cache has pinned memory of the Go heap.
 func (r registrar) Register(b []byte, access regcache.Access) (*ibv.MR, error) {
 	at := address(b)
-	return r.pd.RegMRAt(at, uint64(len(b)), at, ibv.Access(access))
+	return r.pd.RegMRAt(at, uint64(len(b)), at, ibv.Access(access)|r.relaxed)
 }
 
 func (registrar) Deregister(mr *ibv.MR) error { return mr.Close() }
@@ -84,7 +92,8 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (_ *op
 	if err != nil {
 		return nil, err
 	}
-	c.dev = p.dev
+	c.dev, c.num, c.gid = p.dev, p.num, p.gid
+	c.vector = a.Rank % max(c.dev.Query().CompVectors, 1)
 	if err = c.makeQueues(p, a.SessionSize); err != nil {
 		return nil, err
 	}
@@ -138,7 +147,11 @@ func (c *opened) makeQueues(p *port, peers int) (err error) {
 	if c.channel, err = c.dev.CreateCompChannel(); err != nil {
 		return err
 	}
-	c.cache = regcache.New[*ibv.MR](registrar{c.pd}, regcache.Config{Name: props(c)})
+	memory := registrar{pd: c.pd}
+	if c.opts.relaxed {
+		memory.relaxed = ibv.AccessRelaxedOrdering
+	}
+	c.cache = regcache.New[*ibv.MR](memory, regcache.Config{Name: props(c)})
 	if err := c.shareReceives(peers); err != nil {
 		return err
 	}

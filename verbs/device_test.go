@@ -439,3 +439,33 @@ func TestDeviceFailureBreaksConnections(t *testing.T) {
 		within(t, "the peer's error", func() bool { b.ctx.Drain(); return b.Life.State() != kit.StateUp })
 	}
 }
+
+// A rank's completion queues have an interrupt vector of their own, and messages arrive with relaxed ordering.
+func TestVectorsAndRelaxedOrdering(t *testing.T) {
+	a, b := pair(t, driver.Large, map[string]string{"relaxed-ordering": "on"})
+	src, dst := make([]byte, 512<<10), make([]byte, 512<<10) // not in parts, which need updates
+	for k := range src {
+		src[k] = byte(k * 7)
+	}
+	move(t, a, b, src, dst)
+	if !bytes.Equal(src, dst) {
+		t.Error("another message arrived")
+	}
+	for rank := range 5 {
+		nic, err := verbsDriver{}.Query(driver.Hints{Device: device(t), Track: driver.Large})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := nic.Open(driver.Attributes{Secret: []byte("a secret of the test"), SessionSize: 5, Rank: rank})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c0 := c.(*opened)
+		if n := c0.dev.Query().CompVectors; n < 1 || c0.vector != rank%n {
+			t.Errorf("rank %d uses vector %d of %d", rank, c0.vector, n)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -57,13 +57,14 @@
 //	pkey-index        index of the partition key; default 0
 //	buffer            bytes of a buffer of the small track, 256 to 1048576; default 4096
 //	window            messages of the small track a peer may send ahead, 2 to 512; default 64
-//	srq               auto: receives of the small track are shared by all peers from 32 peers on, if the session's
-//	                  size is given; off; or how many there may be, 64 to 65536: then they are shared
+//	srq               auto: receives of the small track are shared by all peers in sessions of more than 32
+//	                  processes; off; or how many there may be, 64 to 65536: then they are shared
 //	service-level     0 to 15
 //	traffic-class     0 to 255
 //	ack-timeout       n, when the device repeats after 4.096 µs · 2^n; default: the largest with which seven tries, each
 //	                  four times as long, end within the dead time: 15 (134 ms) for 5 s
 //	windows           auto: keys of receives are revoked when they end, where the device has memory windows of type 2; off
+//	relaxed-ordering  on: the device may write and read the bytes of long messages in another order than it got them; off
 //	managers          connection managers to use: oob, rdmacm; default all
 //	exclude-managers  the ones not to use
 //	dead-time         how long a peer that died can go unnoticed; default 5s

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/bywash/bywash/driver"
@@ -83,8 +84,64 @@ func (c *opened) watch(live context.Context) {
 			if c.shared != nil {
 				c.shared.replace()
 			}
+		case ibv.EventPortErr:
+			if e.Port == c.num {
+				c.lastDown.Store(time.Now().UnixNano())
+			}
+		case ibv.EventPortActive, ibv.EventLIDChange, ibv.EventPKeyChange, ibv.EventGIDChange, ibv.EventClientRereg:
+			if e.Port == c.num {
+				c.renew()
+			}
 		}
 	}
+}
+
+// renew has later connections use the port's present addresses: a GID changes its index when addresses of the host
+// come and go, and a subnet manager can assign another LID. A port that has left its network keeps the old ones: peers
+// know it by its url.
+func (c *opened) renew() {
+	p := &port{dev: c.dev, num: c.num, gid: c.gid}
+	if p.read(c.opts) == nil && c.mods.Renew(p.forManagers(c.opts)) == nil {
+		c.gid = p.gid
+	}
+}
+
+// read reads the attributes of an open port. Its GID stays the same, if that is still there and the options do not name
+// an index.
+func (p *port) read(o options) (err error) {
+	if p.attr, err = p.dev.QueryPort(p.num); err != nil {
+		return err
+	}
+	if p.pkey, err = p.dev.PKey(p.num, o.pkeyIndex); err != nil {
+		return err
+	}
+	gids, err := p.dev.GIDs(p.num)
+	if err != nil {
+		return err
+	}
+	if o.gidIndex < 0 {
+		i := slices.IndexFunc(gids, func(g ibv.GIDEntry) bool { return g.GID == p.gid.GID && g.Type == p.gid.Type })
+		if i >= 0 {
+			gids = gids[i : i+1]
+		}
+	}
+	return p.takeGID(gids, o)
+}
+
+// recently is how long a link that was down explains the failures of requests.
+const recently = 30 * time.Second
+
+// link says that the port's link is down, or was lately, or nothing: that is why requests fail.
+func (c *opened) link() string {
+	if a, err := c.dev.QueryPort(c.num); err == nil && a.State != ibv.PortActive {
+		return fmt.Sprintf("; the link of port %d is down (%v)", c.num, a.State)
+	}
+	if at := c.lastDown.Load(); at != 0 {
+		if ago := time.Since(time.Unix(0, at)); ago < recently {
+			return fmt.Sprintf("; the link of port %d was down %v ago", c.num, ago.Round(time.Millisecond))
+		}
+	}
+	return ""
 }
 
 // deviceGone breaks all connections.

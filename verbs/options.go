@@ -21,6 +21,7 @@ type options struct {
 	pkeyIndex int
 	buffer    int
 	noWindows bool
+	relaxed   bool
 	window    int
 	srq       int // receives of all peers together, or one of the constants below
 	quality   connect.Quality
@@ -61,6 +62,9 @@ var optionTable = kit.Options[options]{
 		kit.Choice("windows", "auto | off", "memory windows, so that keys end with their transfer",
 			func(o *options) *bool { return &o.noWindows },
 			map[string]bool{"auto": false, "off": true}),
+		kit.Choice("relaxed-ordering", "on | off", "order on the bus of the bytes of a long message; off without it",
+			func(o *options) *bool { return &o.relaxed },
+			map[string]bool{"on": true, "off": false}),
 		names("managers", "connection managers that may be used; all without it",
 			func(o *options) *[]string { return &o.managers }),
 		names("exclude-managers", "connection managers that may not be used",

@@ -117,6 +117,10 @@ func (p *port) chooseGID(o options) error {
 	if err != nil {
 		return err
 	}
+	return p.takeGID(gids, o)
+}
+
+func (p *port) takeGID(gids []ibv.GIDEntry, o options) error {
 	var found bool
 	if p.gid, found = bestGID(gids, o, interfaces()); !found && p.attr.LinkLayer != ibv.LinkInfiniBand {
 		if o.gidIndex >= 0 || o.gid.IsValid() {

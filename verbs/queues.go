@@ -52,7 +52,7 @@ func (c *opened) entriesOfAPeer() int {
 // peers may complete in one queue. The caller holds the context's mutex, or no other goroutine has the context yet.
 func (c *opened) addQueue(entries int) (*completionQueue, error) {
 	q := &completionQueue{need: c.sharedDepth()}
-	cq, err := c.dev.CreateCQ(max(entries, q.need), c.channel, 0)
+	cq, err := c.dev.CreateCQ(max(entries, q.need), c.channel, c.vector)
 	if err != nil {
 		return nil, err
 	}

@@ -147,6 +147,7 @@ type DeviceAttr struct {
 	MaxQPInitAtom  int // reads and atomics a queue pair can have under way
 	MaxResRdAtom   int // the same for the whole device, as target
 	MaxPKeys       int
+	CompVectors    int // interrupt vectors of completion queues, from 0
 	Atomic         AtomicCap
 	SRQResize      bool
 	MemoryWindow1  bool // type 1 windows: bound by BindMW1

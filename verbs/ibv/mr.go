@@ -12,15 +12,18 @@ type Access uint32
 
 // Access rights. AccessRemoteWrite and AccessRemoteAtomic need AccessLocalWrite too.
 const (
-	AccessLocalWrite      Access = 1 << 0 // the device may write: receives, and results of reads and atomics
-	AccessRemoteWrite     Access = 1 << 1
-	AccessRemoteRead      Access = 1 << 2
-	AccessRemoteAtomic    Access = 1 << 3
-	AccessMWBind          Access = 1 << 4 // memory windows may be bound to it
-	AccessZeroBased       Access = 1 << 5 // of windows: remote addresses count from 0
-	AccessOnDemand        Access = 1 << 6 // pages are not pinned but faulted in; few devices can
-	AccessHugeTLB         Access = 1 << 7
-	AccessRelaxedOrdering Access = 1 << 20 // PCIe may reorder; ignored by libraries that do not know it
+	AccessLocalWrite   Access = 1 << 0 // the device may write: receives, and results of reads and atomics
+	AccessRemoteWrite  Access = 1 << 1
+	AccessRemoteRead   Access = 1 << 2
+	AccessRemoteAtomic Access = 1 << 3
+	AccessMWBind       Access = 1 << 4 // memory windows may be bound to it
+	AccessZeroBased    Access = 1 << 5 // of windows: remote addresses count from 0
+	AccessOnDemand     Access = 1 << 6 // pages are not pinned but faulted in; few devices can
+	AccessHugeTLB      Access = 1 << 7
+
+	// AccessRelaxedOrdering lets the device's accesses overtake each other on the bus. A completion comes after all of
+	// them, but memory that a program polls may show a later byte before an earlier one. Devices that cannot, ignore it.
+	AccessRelaxedOrdering Access = 1 << 20
 )
 
 // PD is a protection domain: queue pairs can use the windows and memory of the same domain only.

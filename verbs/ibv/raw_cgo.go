@@ -109,7 +109,7 @@ func rawQueryDevice(h handle, a *DeviceAttr) int {
 		MaxCQE: int(c.max_cqe), MaxQPWR: int(c.max_qp_wr), MaxSGE: int(c.max_sge), MaxSGERead: int(c.max_sge_rd),
 		MaxSRQ: int(c.max_srq), MaxSRQWR: int(c.max_srq_wr), MaxSRQSGE: int(c.max_srq_sge),
 		MaxQPRdAtom: int(c.max_qp_rd_atom), MaxQPInitAtom: int(c.max_qp_init_rd_atom),
-		MaxResRdAtom: int(c.max_res_rd_atom), MaxPKeys: int(c.max_pkeys), Atomic: AtomicCap(c.atomic_cap),
+		MaxResRdAtom: int(c.max_res_rd_atom), MaxPKeys: int(c.max_pkeys), CompVectors: int(c.comp_vectors), Atomic: AtomicCap(c.atomic_cap),
 		SRQResize: c.cap_flags&capSRQResize != 0, LocalAckDelay: int(c.local_ca_ack_delay),
 		MemoryWindow1: c.cap_flags&capMW != 0, MemoryWindow2: c.cap_flags&(capMW2A|capMW2B) != 0,
 		RNRNakDisabled: c.cap_flags&capNoRNR == 0,

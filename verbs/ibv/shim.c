@@ -93,6 +93,7 @@ int bw_query_device(void *ctx, struct bw_device_attr *to)
 		.max_pkeys = a.max_pkeys,
 		.ports = a.phys_port_cnt,
 		.local_ca_ack_delay = a.local_ca_ack_delay,
+		.comp_vectors = ((struct ibv_context *)ctx)->num_comp_vectors,
 	};
 	memcpy(to->fw_ver, a.fw_ver, sizeof(to->fw_ver) - 1);
 	return 0;

@@ -95,7 +95,7 @@ struct bw_device_attr {
 	int32_t max_qp, max_qp_wr, max_sge, max_sge_rd, max_cq, max_cqe, max_mr, max_pd, max_mw;
 	int32_t max_qp_rd_atom, max_qp_init_rd_atom, max_res_rd_atom;
 	int32_t max_srq, max_srq_wr, max_srq_sge;
-	int32_t max_pkeys, ports, local_ca_ack_delay;
+	int32_t max_pkeys, ports, local_ca_ack_delay, comp_vectors;
 };
 
 struct bw_port_attr {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/bywash/bywash/driver"
@@ -28,7 +29,8 @@ type carrier interface {
 type hub struct {
 	name   string
 	env    *Env
-	port   *Port
+	port   *Port                // as it was when the hub was made
+	latest atomic.Pointer[Port] // with its present addresses
 	cts    bool
 	origin time.Time
 	slots  chan struct{} // for goroutines that move queue pairs
@@ -67,6 +69,7 @@ const (
 func newHub(name string, env *Env, port *Port, cts bool) *hub {
 	h := &hub{name: name, env: env, port: port, cts: cts, origin: time.Now(), slots: make(chan struct{}, maxWorkers)}
 	h.peers = make(map[uint64]*peer)
+	h.latest.Store(port)
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	return h
 }
@@ -75,6 +78,8 @@ func newHub(name string, env *Env, port *Port, cts bool) *hub {
 func (h *hub) now() time.Duration { return time.Since(h.origin) + 1 }
 
 func (h *hub) UsesCTS() bool { return h.cts }
+
+func (h *hub) renew(p *Port) { h.latest.Store(p) }
 
 func (h *hub) Stats(s *Stats) {
 	h.mu.Lock()
@@ -140,7 +145,7 @@ func (h *hub) newEndpoint(cfg *EndpointConfig, target string) (Endpoint, error) 
 
 // offer returns the description of an endpoint for the peer.
 func (h *hub) offer(cfg *EndpointConfig) offer {
-	p := h.port
+	p := h.latest.Load()
 	o := offer{linkLayer: p.LinkLayer, gidType: p.GIDType, mtu: mtuCode(p.MTU), responder: p.MaxResponder,
 		initiator: p.MaxInitiator, lid: p.LID, pkey: p.PKey, gid: p.GID, n: len(cfg.QPs), user: slices.Clone(cfg.UserData)}
 	var r [4 * maxQPs]byte

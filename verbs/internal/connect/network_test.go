@@ -3,8 +3,11 @@
 package connect
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
+
+	"github.com/bywash/bywash/driver"
 )
 
 // Ports whose networks are apart are those whose requests are rejected.
@@ -41,5 +44,35 @@ func TestNetworksAreApartWhereRequestsAreRejected(t *testing.T) {
 	}
 	if apart == 0 || apart == len(ports)*len(ports) {
 		t.Errorf("%d of %d pairs are apart", apart, len(ports)*len(ports))
+	}
+}
+
+// Endpoints offer, and queue pairs use, what the port has now. A port that has left its network stays as it was.
+func TestRenewedPort(t *testing.T) {
+	a, b := aHost(t, nil), aHost(t, nil)
+	p := *aPort("renewed")
+	p.GIDIndex, p.GID[15], p.MTU = 7, 9, 512
+	if err := a.mods.Renew(&p); err != nil {
+		t.Fatal(err)
+	}
+	for _, wrong := range []func(*Port){
+		func(p *Port) { p.GID = netip.MustParseAddr("2001:db8::1").As16() },
+		func(p *Port) { p.PKey = 5 },
+		func(p *Port) { p.MTU = 3 },
+	} {
+		q := p
+		wrong(&q)
+		if err := a.mods.Renew(&q); !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("renewed as %+v: %v", q, err)
+		}
+	}
+	ea, eb := a.start(b, nil), b.endpoint(a, nil)
+	ea.await(t, Ready)
+	eb.await(t, Ready)
+	if r := eb.Remote(); r.gid != p.GID || r.MTU != 512 {
+		t.Errorf("the peer was offered GID %v and MTU %d", netip.AddrFrom16(r.gid), r.MTU)
+	}
+	if got := ea.qps[0].path.GIDIndex; got != 7 {
+		t.Errorf("the queue pair uses GID %d, want 7", got)
 	}
 }

@@ -5,6 +5,7 @@ package connect
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/bywash/bywash/driver"
@@ -124,6 +125,20 @@ func (p *Port) check() error {
 		return fmt.Errorf("port %s: %w", p.name(), err)
 	}
 	return nil
+}
+
+// complete returns a copy of a valid port with the defaults in place.
+func (p *Port) complete() (*Port, error) {
+	port := *p
+	port.Addrs = slices.Clone(p.Addrs)
+	if port.PKey == 0 {
+		port.PKey = defaultPKey
+	}
+	if err := port.check(); err != nil {
+		return nil, err
+	}
+	port.Quality = port.Quality.withDefaults()
+	return &port, nil
 }
 
 // mtuCode returns the code of a path MTU in verbs and on the wire, or 0 for an invalid MTU.

@@ -272,8 +272,10 @@ func (m *rdmaModule) reach(ctx context.Context, c *pipe, at netip.AddrPort, t *t
 	if _, err := c.await(ctx, ibv.CMAddrResolved); err != nil {
 		return err
 	}
-	if err := c.id.SetTOS(m.port.Quality.TrafficClass); err != nil {
-		return err
+	if class := m.port.Quality.TrafficClass; class != 0 { // 0 would replace the administrator's default
+		if err := c.id.SetTOS(class); err != nil {
+			return err
+		}
 	}
 	if err := c.id.ResolveRoute(m.stepTime()); err != nil {
 		return err

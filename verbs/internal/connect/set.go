@@ -99,24 +99,19 @@ func Open(cfg Config) (*Set, error) {
 // Query asks each manager about the port. If none can serve it, the error is ErrUnsupported with the reason of each
 // manager.
 func (s *Set) Query(p *Port) (*Modules, error) {
-	port := *p
-	port.Addrs = slices.Clone(p.Addrs)
-	if port.PKey == 0 {
-		port.PKey = defaultPKey
-	}
-	if err := port.check(); err != nil {
+	port, err := p.complete()
+	if err != nil {
 		return nil, err
 	}
-	port.Quality = port.Quality.withDefaults()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return nil, fmt.Errorf("%w: connection managers are closed", driver.ErrClosed)
 	}
-	all := &Modules{set: s, port: port.name()}
+	all := &Modules{set: s, port: port.name(), network: port.Network()}
 	reasons := slices.Clone(s.left)
 	for _, m := range s.managers {
-		mod, err := m.Query(&port)
+		mod, err := m.Query(port)
 		if err == nil {
 			err = all.add(m.Name(), mod)
 		}
@@ -169,6 +164,7 @@ type Modules struct {
 
 	set     *Set
 	port    string
+	network Network
 	entries []entry
 	mods    []Module
 	once    sync.Once
@@ -218,6 +214,24 @@ func (m *Modules) NewEndpoint(cfg *EndpointConfig) (Endpoint, error) {
 		return nil, fmt.Errorf("%w: %s", driver.ErrInvalid, m.noCommon(theirs))
 	}
 	return m.mods[i].NewEndpoint(cfg, theirs[k].blob)
+}
+
+// Renew gives the modules the port's present LID, GID, GIDIndex, MTU and PKeyIndex: endpoints that are made from now on,
+// and queue pairs that have not been moved, use them. A port on another network is ErrInvalid, and changes nothing.
+func (m *Modules) Renew(p *Port) error {
+	port, err := p.complete()
+	if err != nil {
+		return err
+	}
+	if n := port.Network(); n != m.network {
+		return fmt.Errorf("%w: port %s was on network %v and is now on %v", driver.ErrInvalid, m.port, m.network, n)
+	}
+	for _, mod := range m.mods {
+		if r, ok := mod.(interface{ renew(*Port) }); ok {
+			r.renew(port)
+		}
+	}
+	return nil
 }
 
 // Stats adds up the counters of all modules.

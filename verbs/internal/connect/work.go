@@ -132,7 +132,7 @@ func move(qp QP, s step, p *Path) error {
 
 // paths returns the agreed paths of the queue pairs. The remote offer does not change once work has begun.
 func (e *endpoint) paths() (list [maxQPs]Path) {
-	p, mine, theirs := e.hub.port, &e.end.offer, &e.end.remote
+	p, mine, theirs := e.hub.latest.Load(), &e.end.offer, &e.end.remote
 	for k := range mine.n {
 		list[k] = Path{
 			Port: p.Num, GIDIndex: p.GIDIndex, PKeyIndex: p.PKeyIndex, LinkLayer: p.LinkLayer, MTU: e.mtu(),

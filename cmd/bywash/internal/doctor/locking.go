@@ -80,7 +80,7 @@ func (l locking) finding(devices bool, err error) Finding {
 		f.Found = limit(l.limit) + " bytes (RLIMIT_MEMLOCK)"
 	case l.enough():
 		f.Level, f.Remedy = Slow, l.remedy()
-		f.Found = fmt.Sprintf("%d KiB (RLIMIT_MEMLOCK): a connection locks %d KiB, so the limit is reached at %d connections, or sooner with the memory of messages",
+		f.Found = fmt.Sprintf("%d KiB (RLIMIT_MEMLOCK): a connection locks %d KiB, so the limit is reached at %d peers, or sooner with the memory of messages",
 			l.limit>>10, l.need>>10, l.limit/l.need)
 	default:
 		f.Level, f.Remedy = Blocked, l.remedy()
