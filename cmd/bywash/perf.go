@@ -27,7 +27,7 @@ type perfFlags struct {
 	device, rails, prefetch, secret, wait, mem, bind, plot, baseline, listen string
 	iters                                                                    int64
 	duration, warmup                                                         time.Duration
-	peers, ranks                                                             int
+	peers, ranks, goroutines                                                 int
 	validate, json, csv                                                      bool
 	drivers, tests, sizes, options                                           []string
 }
@@ -114,6 +114,7 @@ func perfCommand() *cobra.Command {
 	fl.StringVar(&f.bind, "bind", "core", "`where` the processes run: core (each pinned to a core) or none (where the kernel puts them, with all cores)")
 	fl.IntVar(&f.peers, "peers", 0, "`number` of idle peers connected beside the measured one, which the receiver probes")
 	fl.IntVar(&f.ranks, "ranks", bench.DefaultRanks, "`number` of processes of "+bench.RanksTests()+" (with -d session)")
+	fl.IntVar(&f.goroutines, "goroutines", 0, "`number` of goroutines that send the messages of am-rate, each waiting for its own (with -d session)")
 	fl.BoolVar(&f.validate, "validate", false, "check every byte")
 	fl.BoolVar(&f.json, "json", false, "print one JSON object a line")
 	fl.BoolVar(&f.csv, "csv", false, "print comma-separated values")
@@ -177,6 +178,9 @@ func (f *perfFlags) config(args []string) (*control.Config, error) {
 		}
 	}
 	if err := c.SetRanks(f.ranks); err != nil {
+		return nil, err
+	}
+	if err := c.SetGoroutines(f.goroutines); err != nil {
 		return nil, err
 	}
 	if len(args) == 1 {

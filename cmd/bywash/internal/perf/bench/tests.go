@@ -15,33 +15,34 @@ type Test string
 
 // The tests, by the names of the command line.
 const (
-	Lat        Test = "lat"
-	BW         Test = "bw"
-	Rate       Test = "rate"
-	BiBW       Test = "bibw"
-	PutLat     Test = "put-lat"
-	PutBW      Test = "put-bw"
-	GetLat     Test = "get-lat"
-	GetBW      Test = "get-bw"
-	FaddLat    Test = "fadd-lat"
-	CswapLat   Test = "cswap-lat"
-	Connect    Test = "connect"
-	Barrier    Test = "barrier"
-	Bcast      Test = "bcast"
-	TagLat     Test = "tag-lat"
-	TagBW      Test = "tag-bw"
-	AMRate     Test = "am-rate"
-	WakeLat    Test = "wake-lat"
-	TurnLat    Test = "turn-lat"
-	BesideLat  Test = "beside-lat"
-	MultiPair  Test = "multi-pair"
-	AllToAll   Test = "all-to-all"
-	maxSize         = 1 << 30
-	MaxWindow       = 64
-	footprint       = 2 << 20 // bytes in flight, so that caches are measured, not DRAM
-	MaxIters        = 1 << 40
-	maxPeers        = 4096
-	maxRunTime      = 24 * time.Hour
+	Lat           Test = "lat"
+	BW            Test = "bw"
+	Rate          Test = "rate"
+	BiBW          Test = "bibw"
+	PutLat        Test = "put-lat"
+	PutBW         Test = "put-bw"
+	GetLat        Test = "get-lat"
+	GetBW         Test = "get-bw"
+	FaddLat       Test = "fadd-lat"
+	CswapLat      Test = "cswap-lat"
+	Connect       Test = "connect"
+	Barrier       Test = "barrier"
+	Bcast         Test = "bcast"
+	TagLat        Test = "tag-lat"
+	TagBW         Test = "tag-bw"
+	AMRate        Test = "am-rate"
+	WakeLat       Test = "wake-lat"
+	TurnLat       Test = "turn-lat"
+	BesideLat     Test = "beside-lat"
+	MultiPair     Test = "multi-pair"
+	AllToAll      Test = "all-to-all"
+	maxSize            = 1 << 30
+	MaxWindow          = 64
+	footprint          = 2 << 20 // bytes in flight, so that caches are measured, not DRAM
+	MaxIters           = 1 << 40
+	maxPeers           = 4096
+	MaxGoroutines      = 100_000
+	maxRunTime         = 24 * time.Hour
 )
 
 // Info describes a test and its needs.
@@ -278,6 +279,8 @@ type Case struct {
 	Validate bool   `json:"validate,omitempty"`
 	Peers    int    `json:"peers,omitempty"`
 	Ranks    int    `json:"ranks,omitempty"` // processes; 0: the two ends
+
+	Goroutines int `json:"goroutines,omitempty"` // that send, each waiting for its message to leave; 0: one, which does not wait
 }
 
 // Check returns an error for cases that a lead of this version does not send.
@@ -294,6 +297,8 @@ func (c *Case) Check() error {
 		return fmt.Errorf("memory %q", c.Mem)
 	case c.Peers < 0 || c.Peers > maxPeers:
 		return fmt.Errorf("%d peers", c.Peers)
+	case c.Goroutines < 0 || c.Goroutines > MaxGoroutines || c.Goroutines > 0 && c.Test != AMRate:
+		return fmt.Errorf("%s by %d goroutines", c.Test, c.Goroutines)
 	case i.Ranks != (c.Ranks > 0):
 		return fmt.Errorf("%s between %d ranks", c.Test, c.Ranks)
 	}

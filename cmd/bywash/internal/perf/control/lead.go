@@ -33,6 +33,7 @@ type Config struct {
 	Unbound    bool // do not pin the processes, and let each use all CPUs
 	Peers      int
 	Ranks      int // processes of the tests of more than two; 0: DefaultRanks
+	Goroutines int // that send the messages of am-rate; 0: one
 	Validate   bool
 	Version    string
 	self       []string // command that runs ServeChild; nil: this binary

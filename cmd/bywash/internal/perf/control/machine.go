@@ -71,6 +71,9 @@ func Heading(c *Config) string {
 	if c.Peers > 0 {
 		fmt.Fprintf(&b, ", %d idle peers", c.Peers)
 	}
+	if c.Goroutines > 0 {
+		fmt.Fprintf(&b, ", %d goroutines", c.Goroutines)
+	}
 	if c.Validate {
 		b.WriteString(", every byte checked")
 	}

@@ -131,6 +131,20 @@ func (c *Config) setSession(name, value string) error {
 	return nil
 }
 
+// SetGoroutines makes that many goroutines send the messages of am-rate; 0: one.
+func (c *Config) SetGoroutines(n int) error {
+	switch {
+	case n < 0 || n > bench.MaxGoroutines:
+		return fmt.Errorf("--goroutines %d: it is from 1 to %d", n, bench.MaxGoroutines)
+	case n > 0 && (!slices.Contains(c.Drivers, bench.Session) || !slices.Contains(c.Tests, bench.AMRate)):
+		return fmt.Errorf("--goroutines goes with -d %s -t %s", bench.Session, bench.AMRate)
+	case n > 0 && c.Validate:
+		return fmt.Errorf("--goroutines and --validate exclude each other: goroutines send in any order")
+	}
+	c.Goroutines = n
+	return nil
+}
+
 // SetRanks sets the number of processes of tests with more than two; 0 means their default.
 func (c *Config) SetRanks(n int) error {
 	if n != 0 && (!c.HasRanks() || !slices.Contains(c.Drivers, bench.Session)) {
@@ -189,6 +203,9 @@ func (c *Config) cases() []bench.Case {
 				continue
 			}
 			cs := bench.Case{Test: t, Size: s, Wait: c.Wait, Mem: c.Mem, Validate: c.Validate, Peers: c.Peers}
+			if t == bench.AMRate {
+				cs.Goroutines = c.Goroutines
+			}
 			if i.Ranks {
 				cs.Ranks = c.ranks()
 			}

@@ -200,6 +200,26 @@ func rankConfig(t *testing.T, ranks int, tests ...bench.Test) *control.Config {
 	return c
 }
 
+func TestGoroutinesSendActiveMessages(t *testing.T) {
+	c := config(bench.Session, bench.AMRate)
+	if err := c.SetRails("shm"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.SetGoroutines(20); err != nil {
+		t.Fatal(err)
+	}
+	c.Iters, c.Sizes = 1999, []int{8, 1000}
+	var got collector
+	if err := control.Run(t.Context(), c, &got); err != nil || len(got.results) != 2 {
+		t.Fatalf("%v, %d results, missing %v", err, len(got.results), got.missing)
+	}
+	for _, r := range got.results {
+		if v, _ := r.Main(); v <= 0 || r.Iters != 1999 {
+			t.Errorf("result %+v", r)
+		}
+	}
+}
+
 func TestSessionsOfManyRanksAreMeasured(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()

@@ -5,6 +5,7 @@ package workload
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -306,6 +307,13 @@ func (b *sessionBench) stream(j *bench.Round) error {
 			return b.g.Send(ctx, tagAck, nil)
 		}
 	}
+	if j.Goroutines > 0 {
+		if err := b.together(j); err != nil {
+			return err
+		}
+		_, err := b.g.Recv(ctx, tagAck, nil)
+		return err
+	}
 	for i := range j.N + len(b.reqs) {
 		if err := b.settle(j, i); err != nil {
 			return err
@@ -331,6 +339,30 @@ func (b *sessionBench) stream(j *bench.Round) error {
 	}
 	_, err := b.g.Recv(ctx, tagAck, nil)
 	return err
+}
+
+// together has goroutines send the active messages of a round, each of which waits until its message has left.
+func (b *sessionBench) together(j *bench.Round) error {
+	var left atomic.Int64
+	left.Store(int64(j.N))
+	ended := make(chan error)
+	for range j.Goroutines {
+		go func() {
+			var err error
+			for err == nil && left.Add(-1) >= 0 {
+				var r *session.Request
+				if r, err = b.g.AM(1, nil, b.out[0]); err == nil {
+					_, err = r.Wait(j.Stop.Ctx)
+				}
+			}
+			ended <- err
+		}()
+	}
+	var errs []error
+	for range j.Goroutines {
+		errs = append(errs, <-ended)
+	}
+	return errors.Join(errs...)
 }
 
 // settle ends the operation of a stream whose slot operation i needs.
