@@ -107,7 +107,7 @@ func (g *Gate) name() string {
 func (l *link) path() string {
 	p := l.small.Path()
 	if l.large != nil {
-		p += ", long " + l.large.Path()
+		p += ", long " + l.large.Path() + l.fragmented()
 	}
 	return p
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session/internal/credit"
@@ -115,6 +116,8 @@ type link struct {
 	small         driver.BufferReceiver
 	large         driver.Instance   // nil: none
 	fetcher       driver.Prefetcher // large, where it prefetches
+	choices       *linkChoices      // of the modes of long messages; nil before the first
+	lastLong      time.Time         // when the last message with a choice was complete
 	early         []*Request        // receives that are prefetched
 	one           driver.OneSided   // nil: none
 	rp            driver.Packet

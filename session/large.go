@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session/internal/header"
@@ -49,6 +50,8 @@ type incoming struct {
 	total    int
 	want     int
 	mode     rdv.Mode
+	choice   *choice   // to which the message's time counts; nil: to none
+	began    time.Time // with choice
 	err      error
 	moved    int    // mode Null: bytes of the chunk under way
 	confirm  bool   // the sender waits for DONE
@@ -241,7 +244,7 @@ func (s *Session) receiveLong(r *Request, g *Gate, h *header.Header, req *header
 	if !contiguous(r.layout) {
 		offered &^= rdv.Set(0).With(rdv.Put).With(rdv.Get)
 	}
-	mode, err := l.choose(offered, in.want)
+	mode, err := l.choose(offered, in)
 	if err != nil {
 		in.err = err
 		in.Fail()
@@ -276,10 +279,10 @@ func (s *Session) receiveLong(r *Request, g *Gate, h *header.Header, req *header
 	return nil
 }
 
-// choose takes the mode of a message: the forced one, else what the
-// capabilities allow and the profile makes the fastest.
-func (l *link) choose(offered rdv.Set, n int) (rdv.Mode, error) {
-	mine := l.modes() & offered
+// choose takes the mode of a message: the forced one, else what the capabilities allow and is the fastest by what was
+// measured, or by the profile.
+func (l *link) choose(offered rdv.Set, in *incoming) (rdv.Mode, error) {
+	mine, n := l.modes()&offered, in.want
 	if f := l.g.s.cfg.Mode; f != nil {
 		if !mine.Has(*f) {
 			return rdv.Null, fmt.Errorf("%w: transfer mode %v is not supported by driver %s", driver.ErrUnsupported, *f, l.nic.Driver)
@@ -288,7 +291,11 @@ func (l *link) choose(offered rdv.Set, n int) (rdv.Mode, error) {
 	}
 	switch {
 	case mine.Has(rdv.Cooperative) && n >= l.nic.longFrom():
-		return rdv.Cooperative, nil
+		if in.choice = l.choiceFor(in.req, n); in.choice == nil {
+			return rdv.Cooperative, nil
+		}
+		in.began = time.Now()
+		return in.choice.next(), nil
 	case mine.Has(rdv.Cooperative):
 		return rdv.Null, nil
 	case mine.Has(rdv.Put):
@@ -429,6 +436,17 @@ func (s *Session) settleIn(in *incoming) {
 		g.done(in.peer, status, true)
 	}
 	g.charge(-incomingCost)
+	if in.mode == rdv.Null {
+		s.stats.Fragmented++
+	}
+	if l := g.lead; in.choice != nil && complete && l != nil {
+		now := time.Now()
+		if l.lastLong.After(in.began) {
+			in.began = l.lastLong
+		}
+		in.choice.took(in.mode, now.Sub(in.began))
+		l.lastLong = now
+	}
 	in.nextFree, s.inPool = s.inPool, in
 	g.ended()
 	r.in = nil

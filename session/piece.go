@@ -286,8 +286,13 @@ func (g *Gate) cookie(to uint64, part header.Part, data []byte) {
 	g.sendControl(out)
 }
 
-// Fragments of one message that are on their way out at most.
-const maxFrags = 16
+// Fragments of one message that are on their way out at most. Those of a message of up to evenFrags bytes are short, so
+// that both ends copy at the same time.
+const (
+	maxFrags  = 16
+	evenFrag  = 8 << 10
+	evenFrags = 64 << 10
+)
 
 // cut sends fragments of mode Null. True when all of the chunk are on their way.
 func (pc *piece) cut(s *Session) bool {
@@ -298,6 +303,9 @@ func (pc *piece) cut(s *Session) bool {
 	at := header.Size + header.BodySize(header.Frag)
 	for o.frags < maxFrags && o.next < o.limit && (g.control.n == 0 || !g.nearQuota()) {
 		n := min(o.limit-o.next, g.lead.eager-at)
+		if o.limit <= evenFrags {
+			n = min(n, evenFrag)
+		}
 		size := at
 		if o.layout != nil {
 			size += n

@@ -362,6 +362,7 @@ type Stats struct {
 	Unexpected       uint64 // messages that arrived before a receive
 	Stalls           uint64 // times that stored messages left a peer without credit
 	Long             uint64 // messages by rendezvous, received
+	Fragmented       uint64 // those of them that came in fragments on the small track
 	Prefetched       uint64 // sends and receives whose memory drivers began to register before the post
 	Unfetched        uint64 // those of them that were not posted
 	Bad              uint64 // invalid messages of the session's protocol
