@@ -173,3 +173,19 @@ func TestConfigSecret(t *testing.T) {
 		t.Errorf("a secret of 15 bytes: %v, %v", s, err)
 	}
 }
+
+// A client that asks first, before the server has connected to it, has the rank of another session: that makes no gate.
+func TestRequestOfAnotherSessionMakesNoGate(t *testing.T) {
+	var s [2]*session.Session
+	secret := launch.NewSecret()
+	for k := range s {
+		var err error
+		if s[k], err = session.Join(t.Context(), session.Config{Job: launch.Alone(), Secret: secret}); err != nil {
+			t.Fatal(err)
+		}
+		defer s[k].Close(context.Background())
+	}
+	if err := s[0].DriverRequest(s[1]); err != nil || len(s[0].Gates()) != 0 {
+		t.Errorf("%v, gates after a request of another session: %d", err, len(s[0].Gates()))
+	}
+}

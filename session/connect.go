@@ -330,13 +330,15 @@ func (s *Session) answer(incarnation, as uint64) {
 // answerRank connects to a rank if it still wants that, and its card is what it
 // should be.
 func (s *Session) answerRank(rank int, wanted func(*Gate) bool, is func(*card) bool) {
-	var g *Gate
-	idle := func() bool {
-		g = s.gate(rank)
+	idle := func(g *Gate) bool {
 		return !s.closed && !s.closing && !s.quiesced && g.state == gateIdle && wanted(g)
 	}
 	s.mu.lock()
-	ok := idle()
+	g := s.gates[rank]
+	if g == nil {
+		g = s.newGate(rank) // not among the gates before the card confirms that the rank has asked
+	}
+	ok := idle(g)
 	s.mu.unlock()
 	if !ok {
 		return // once the gate is idle the answerer looks again
@@ -347,7 +349,7 @@ func (s *Session) answerRank(rank int, wanted func(*Gate) bool, is func(*card) b
 	}
 	s.mu.lock()
 	defer s.leave()
-	if idle() {
+	if g = s.gate(rank); idle(g) {
 		g.connect()
 	}
 }

@@ -48,6 +48,13 @@ func (s *Session) CloseRail(k int) {
 	s.nics[k].close()
 }
 
+// DriverRequest lets a driver of this session name a process of another session that asks for a connection.
+func (s *Session) DriverRequest(from *Session) error {
+	u, err := driver.ParseURL(from.card.rails[0].small, maxCardURL)
+	s.answer(u.Incarnation, 0)
+	return err
+}
+
 // ConnectRequest lets this session receive a connect request of another session for the connection with that number. It
 // reports whether the gate to there is idle after it.
 func (s *Session) ConnectRequest(from *Session, number uint64) (idle bool) {

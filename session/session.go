@@ -242,9 +242,13 @@ func (s *Session) Gates() []*Gate {
 
 func (s *Session) gate(rank int) *Gate {
 	if s.gates[rank] == nil {
-		s.gates[rank] = &Gate{s: s, rank: rank, index: uint32(rank)}
+		s.gates[rank] = s.newGate(rank)
 	}
 	return s.gates[rank]
+}
+
+func (s *Session) newGate(rank int) *Gate {
+	return &Gate{s: s, rank: rank, index: uint32(rank)}
 }
 
 // leave gives up the lock, and then calls the pending callbacks.
