@@ -198,6 +198,9 @@ func (c *Conn) input(frame uint64, b []byte, rest [][]byte) (kept bool) {
 	if c.state == stateAccepted {
 		c.establish()
 	}
+	if e.now-c.lastReceived > Time(e.cfg.DeadTime)*3/8 { // pings were lost, too: the path was down
+		c.advancedAt = e.now
+	}
 	c.lastReceived = e.now
 	if c.unconfirmed {
 		c.unconfirmed = false
@@ -394,6 +397,11 @@ func (c *Conn) tick() {
 		c.fail(fmt.Errorf("%w for %v", errBroken, e.cfg.DeadTime))
 		return
 	}
+	if e.now >= c.stuck() {
+		c.sendBare(kindClose, flagAbort, c.next)
+		c.fail(c.undelivered())
+		return
+	}
 	if e.now >= c.askAt() {
 		c.wantPing = true
 	}
@@ -413,7 +421,7 @@ func (c *Conn) tick() {
 
 // arm schedules the next tick.
 func (c *Conn) arm() {
-	due := min(c.askAt(), c.lastReceived+Time(c.e.cfg.DeadTime))
+	due := min(c.askAt(), c.lastReceived+Time(c.e.cfg.DeadTime), c.stuck())
 	if c.unconfirmed {
 		due = min(due, c.pingAt+c.pause)
 	}

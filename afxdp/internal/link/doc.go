@@ -35,8 +35,10 @@
 //   - Until a peer has proven its address, no answer has more bytes than the packet that it answers.
 //   - A peer without the session secret gets no connection. With encryption, an attacker can neither read nor change
 //     nor replay packets; without it, an attacker on the path can forge them.
-//   - A connection whose peer is silent for the dead time breaks. A peer that was stopped for less loses nothing,
-//     whatever others answer in its place. A peer that was started again is noticed at once.
+//   - A connection whose peer is silent for the dead time breaks, and so does one whose oldest fragment does not arrive
+//     for that time although the peer answers: on a path that does not take long packets any more, for example. A peer
+//     that was stopped for less loses nothing, whatever others answer in its place. A peer that was started again is
+//     noticed at once.
 //   - No message allocates memory.
 //
 // # Wire format
@@ -126,16 +128,16 @@
 // Each packet has a number of its own and echoes the newest time stamp, so that every packet yields a round trip, also
 // after fragments were sent again. A fragment is lost when a fragment that was sent later by more than a quarter of the
 // least round trip has arrived (RFC 8985). Each needless repetition widens that margin by a quarter, up to the round
-// trip. If nothing arrives for a round trip, four times its variance and the longest delay of an acknowledgement, at
-// least 0.5 ms, one fragment is sent again whatever window and pace allow (RFC 8985's tail loss probe). The pause then
-// doubles five times, with a different jitter for each connection. A sender without credit asks for it at the same
-// times.
+// trip. If nothing arrives for a while, one fragment is sent again whatever window and pace allow (RFC 8985's tail loss
+// probe). That while is a round trip, the longest delay of an acknowledgement (50 µs), and the greater of four times the
+// round trip's variance and another round trip (at most 100 µs). It then doubles five times, with a different jitter for
+// each connection. A sender without credit asks for it at the same times.
 //
 // # Congestion
 //
 // See the comment in pacer.go. The queueing delay is held near 75 µs, and up to 300 µs higher while windows are small;
 // delay alone does not lower a window below four fragments. Losses do, if they exceed the usual losses of the path by
-// three percent.
+// three percent. A host that does not run for a moment costs its peers little more than that moment.
 //
 // # Limits
 //

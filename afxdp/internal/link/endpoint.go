@@ -12,6 +12,7 @@ import (
 var (
 	ErrClosed   = errors.New("closed")
 	errBroken   = errors.New("peer does not answer")
+	errLost     = errors.New("packets do not reach the peer, which answers")
 	errAborted  = errors.New("peer aborted the connection")
 	errReset    = errors.New("connection reset by peer")
 	errGone     = errors.New("the peer process was restarted")
@@ -404,6 +405,7 @@ func (e *Endpoint) Tick(now Time) {
 		for _, c := range e.conns {
 			if c != nil {
 				c.lastReceived = min(c.lastReceived+late, e.now)
+				c.advancedAt = min(c.advancedAt+late, e.now)
 			}
 		}
 	}

@@ -6,39 +6,72 @@ import (
 )
 
 // pacer is the congestion control. Once a round trip it compares the queueing delay with a target, as Swift does (Kumar
-// et al., SIGCOMM 2020). Below the target the window grows by one fragment; above it the window shrinks by a share. The
-// smaller the window, the higher the target, so that many flows find room and unequal flows approach each other.
+// et al., SIGCOMM 2020). Below the target the window grows by one fragment, and by up to eight after many round trips
+// without queue and loss; above it the window shrinks by a share. The smaller the window, the higher the target, so that
+// many flows find room and unequal flows approach each other.
+//
+// The delay of a round trip is the least that a packet saw in it and in the one before: a host that does not run for a
+// moment delays packets, too, but not all of them, and it must cost no window.
 //
 // A flow that begins while others fill the queue takes their delay for the delay of the path. So a flow that never sees
 // an empty queue looks for it now and then: it sends next to nothing for two round trips, as in LEDBAT++
 // (draft-irtf-iccrg-ledbat-plus-plus).
 //
 // The usual losses of the path have no effect. Losses beyond them shrink the window by their share, because a queue
-// that is too short to cause delay overflows.
+// that is too short to cause delay overflows. Fragments that the peer got twice were late, not lost, and do not count.
 //
 // A fragment means a full fragment here: one that takes less credit counts in proportion. Losses are counted by
 // packets.
 type pacer struct {
-	cwnd      float64 // fragments that may be under way; below 1: one, with pauses
-	fast      bool    // doubles each round trip, until queueing is seen
-	limited   bool    // cwnd or pace held the sender back in this round
-	target    Time    // of the queueing delay
-	round     uint64  // its acknowledgement ends the round
-	acked     int     // packets acknowledged in this round
-	missed    int
-	loss      float64 // share of losses, smoothed
-	floor     float64 // share of losses that is usual on this path
-	sum       Time    // of the queueing delays of this round
-	cutAt     Time    // when cwnd was last lowered
-	lookAt    Time    // when the next look for an empty queue begins
-	lookTo    Time    // when the present look ends; 0: none
+	cwnd   float64 // fragments that may be under way; below 1: one, with pauses
+	fast   bool    // cwnd doubles each round trip, until queueing is seen
+	boost  float64 // factor of growth otherwise
+	target Time    // of the queueing delay
+	trip
+	losses
+	look
+	pace
+}
+
+// trip is the present round trip.
+type trip struct {
+	tripFrom   Time // when it began; it ends when a packet that was sent since has arrived
+	tripAcked  int  // packets acknowledged in it
+	tripSum    Time // of what they took
+	tripLeast  Time // the least that one took; never: none yet
+	leastOfOne Time // tripLeast of the round trip before
+	leastOfTwo Time // the lesser of both at the end of the last round trip; never: none ended yet
+	queue      Time // queueing delay of the last two round trips
+	limited    bool // cwnd or pace held the sender back
+	blocked    bool // a missing fragment held it back: the peer has room for a number of fragments behind that one
+}
+
+// losses counts packets in rounds: a round ends when all that was under way at its beginning is acknowledged.
+type losses struct {
+	round      uint64 // the first fragment that was sent after the round began
+	acked      int
+	missed     int     // less those that were late; below 0: more were late than missed in this round
+	loss       float64 // share of losses, smoothed
+	floor      float64 // share of losses that is usual on this path
+	clean      int     // round trips since the last loss
+	unsilenced float64 // cwnd before silence lowered it in this round; 0: it did not
+}
+
+// look is a search for an empty queue.
+type look struct {
+	lookAt    Time // when the next one begins
+	lookTo    Time // when the present one ends; 0: none
 	lookPause Time
-	before    float64 // cwnd before the look
-	path      Time    // minRTT before the look
-	pacedAt   Time    // when the next fragment may be sent; never: now
-	credits   float64
-	creditAt  Time
-	asked     float64 // fragments since an acknowledgement was asked for
+	before    float64 // cwnd before it
+	path      Time    // minRTT before it
+}
+
+// pace spreads fragments over a round trip.
+type pace struct {
+	pacedAt  Time    // when the next fragment may be sent; never: now
+	credits  float64 // fragments that may leave at once
+	creditAt Time
+	asked    float64 // fragments since an acknowledgement was asked for
 }
 
 const (
@@ -46,9 +79,12 @@ const (
 	delayWindow = 4.0                         // delay alone does not lower the window further: busy hosts cause delay, too
 	firstWindow = 32                          // units, but at least four fragments
 	targetDelay = Time(75 * time.Microsecond) // for a window of 100
+	noQueue     = targetDelay / 8             // less than it is none
 	scaleDelay  = Time(120 * time.Microsecond)
 	scaleMost   = Time(300 * time.Microsecond) // the most that a small window adds: scaleDelay / sqrt(window)
 	growPeriod  = Time(200 * time.Microsecond) // a longer round trip grows the window by more than one fragment
+	mostBoost   = 8                            // the most by which growth is faster
+	cleanTrips  = 32                           // round trips without a loss after which it is
 	lookLeast   = Time(10 * time.Millisecond)
 	lookMost    = Time(200 * time.Millisecond)
 	burst       = 8                           // fragments that may leave at once
@@ -59,7 +95,10 @@ const (
 )
 
 func (p *pacer) begin(full int) {
-	*p = pacer{cwnd: max(firstWindow/float64(full), 4), fast: true, pacedAt: never, credits: burst, lookPause: lookLeast}
+	*p = pacer{cwnd: max(firstWindow/float64(full), 4), fast: true, boost: 1}
+	p.tripLeast, p.leastOfOne, p.leastOfTwo = never, never, never
+	p.lookPause = lookLeast
+	p.pacedAt, p.credits = never, burst
 	p.aim(0)
 }
 
@@ -81,32 +120,33 @@ func (c *Conn) window() int {
 func (c *Conn) grew(newly arrival) {
 	n := c.weight(newly.units)
 	c.acked += newly.fragments
+	c.tripAcked += newly.fragments
 	if c.srtt == 0 {
 		return
 	}
 	e := c.e
-	queue := c.latest - c.minRTT
-	c.sum += queue * Time(newly.fragments)
+	c.tripLeast = min(c.tripLeast, c.latest)
+	c.tripSum += c.latest * Time(newly.fragments)
 	most := float64(c.span)
 	switch {
 	case c.lookTo != 0:
 		if e.now >= c.lookTo {
 			c.looked()
 		}
-	case queue > c.target:
-		if e.now-c.cutAt > c.srtt {
-			over := float64(queue-c.target) / float64(queue)
-			c.cut(min(0.8*over, 0.5, max(1-delayWindow/c.cwnd, 0)))
-		}
+	case c.latest-c.minRTT > c.target: // a queue, or a host that did not run: endTrip decides
 	case !c.limited && c.weight(c.inflight)+n < float64(int(c.cwnd)/2): // the window does not hold the sender back
+	case c.blocked: // the window does not hold the sender back, either
 	case c.loss > c.floor+tolerated/2: // wait for the effect of the last cut
 	case c.fast:
 		c.cwnd = min(c.cwnd+n, most)
 	default:
 		grow := max(float64(min(c.srtt, 8*growPeriod))/float64(growPeriod), min(1, max(c.cwnd, 1)/8))
-		c.cwnd = min(c.cwnd+grow*n/max(c.cwnd, 1), most)
+		c.cwnd = min(c.cwnd+c.boost*grow*n/max(c.cwnd, 1), most)
 	}
-	if c.una >= c.round && c.acked+c.missed >= roundLeast {
+	if c.newestSent >= c.tripFrom && c.tripAcked >= roundLeast {
+		c.endTrip()
+	}
+	if c.una >= c.round && c.acked+max(c.missed, 0) >= roundLeast {
 		c.endRound()
 	}
 }
@@ -114,64 +154,98 @@ func (c *Conn) grew(newly arrival) {
 // cut lowers the window by a share of it.
 func (c *Conn) cut(share float64) {
 	c.fast = false
-	c.cutAt = c.e.now
 	c.cwnd = max(c.cwnd*(1-share), minWindow)
+}
+
+// endTrip evaluates the delays of a round trip.
+func (c *Conn) endTrip() {
+	c.leastOfTwo = min(c.tripLeast, c.leastOfOne)
+	c.queue = c.leastOfTwo - c.minRTT
+	if c.blocked { // the pause that a missing fragment causes empties the queue, whatever the window
+		c.queue = c.tripSum/Time(c.tripAcked) - c.minRTT
+	}
+	if c.queue > c.target && c.lookTo == 0 {
+		over := float64(c.queue-c.target) / float64(c.queue)
+		c.cut(min(0.8*over, 0.5, max(1-delayWindow/c.cwnd, 0)))
+	}
+	if c.clean++; c.clean > cleanTrips && c.limited && c.queue < noQueue {
+		c.boost = min(2*c.boost, mostBoost)
+	} else {
+		c.boost = 1
+	}
+	if now := c.e.now; c.limited && !c.fast && c.lookTo == 0 && now >= c.lookAt && c.cwnd > 1 {
+		c.before, c.lookTo, c.cwnd = c.cwnd, now+2*c.roundTrip(), min(c.cwnd/4, 2)
+		c.path = c.minRTT
+	}
+	c.aim(c.minRTT)
+	c.trip = trip{tripFrom: c.e.now, tripLeast: never, leastOfOne: c.tripLeast, leastOfTwo: c.leastOfTwo, queue: c.queue}
 }
 
 // endRound evaluates the losses of a round, which lasts at least one round trip.
 func (c *Conn) endRound() {
-	rate := float64(c.missed) / float64(c.acked+c.missed)
-	c.loss += (rate - c.loss) / 8
+	rate := float64(c.missed) / float64(c.acked+max(c.missed, 0))
+	c.loss = max(c.loss+(rate-c.loss)/8, 0)
 	c.floor = min(c.floor, c.loss)
+	rise := 0.0 // of the floor, as a share of what is missing: with an empty queue, losses are the path's
+	if c.queue < noQueue {
+		rise = 1.0 / 64
+	}
 	if c.loss > c.floor+tolerated && c.missed > 0 && c.lookTo == 0 {
-		if c.sum/Time(max(c.acked, 1)) < targetDelay/8 { // the queue was empty: the losses are the path's
-			c.floor += (c.loss - c.floor) / 8
-		}
+		c.floor += 8 * rise * (c.loss - c.floor)
 		c.cut(min(max(2*(c.loss-c.floor), 0.25), 0.5))
 		c.loss = (c.loss + c.floor) / 2
+	} else {
+		c.floor += rise * (c.loss - c.floor)
 	}
-	if now := c.e.now; c.limited && !c.fast && c.lookTo == 0 && now >= c.lookAt && c.cwnd > 1 {
-		c.before, c.lookTo, c.cwnd = c.cwnd, now+2*c.srtt, min(c.cwnd/4, 2)
-		c.path = c.minRTT
-	}
-	c.aim(c.minRTT)
 	c.round = c.next
-	c.acked, c.missed, c.limited, c.sum = 0, 0, false, 0
+	c.acked, c.missed, c.unsilenced = 0, 0, 0
 }
 
 // looked ends a look. The pause before the next one grows if the look found nothing new.
 func (c *Conn) looked() {
-	c.cwnd, c.lookTo, c.cutAt = c.before, 0, c.e.now
+	c.cwnd, c.lookTo = c.before, 0
 	if c.path-c.minRTT > c.target/8 {
 		c.lookPause = lookLeast
 	} else {
 		c.lookPause = min(2*c.lookPause, lookMost)
 	}
-	c.lookAt = c.e.now + max(c.lookPause, 64*c.srtt)
+	c.lookAt = c.e.now + max(c.lookPause, 64*c.roundTrip())
 }
 
 // lostSome counts n fragments as lost.
-func (c *Conn) lostSome(n int) { c.missed += n }
+func (c *Conn) lostSome(n int) { c.missed, c.clean = c.missed+n, 0 }
 
 // silence lowers the window after several probes without an answer.
 func (c *Conn) silence() {
-	c.lookTo = 0
+	if c.lookTo != 0 {
+		c.looked()
+	}
+	if c.unsilenced == 0 {
+		c.unsilenced = c.cwnd
+	}
 	c.cut(0.5)
+}
+
+// needless takes back what n fragments that were sent again did to the window: they were late, not lost.
+func (c *Conn) needless(n int) {
+	c.missed = max(c.missed-n, -c.acked)
+	c.cwnd, c.unsilenced = max(c.cwnd, c.unsilenced), 0
 }
 
 // paced reports whether a fragment may be sent now: fragments are spread over the round trip.
 func (c *Conn) paced() bool {
-	if c.srtt < freeRTT && c.cwnd >= 2 {
+	rtt := c.roundTrip()
+	if rtt < freeRTT && c.cwnd >= 2 {
 		c.pacedAt, c.credits = never, burst
 		return true
 	}
 	now := c.e.now
-	if c.credits < 1 || now-c.creditAt > c.srtt {
+	if c.credits < 1 || now-c.creditAt > rtt {
 		gain := 1.25
 		if c.fast {
 			gain = 2
 		}
-		rate, most := gain*c.cwnd/float64(max(c.srtt, 1)), 1.0
+		rate, most := gain*c.cwnd/float64(max(rtt, 1)), 1.0
 		if c.cwnd >= 2 {
 			most = burst + rate*burstTime
 		}
@@ -186,6 +260,14 @@ func (c *Conn) paced() bool {
 	}
 	c.pacedAt = never
 	return true
+}
+
+// roundTrip returns what a packet takes there and back while both hosts run.
+func (c *Conn) roundTrip() Time {
+	if c.leastOfTwo == never {
+		return min(c.srtt, c.minRTT)
+	}
+	return min(c.srtt, c.leastOfTwo)
 }
 
 // weight converts units to full fragments.

@@ -1,12 +1,15 @@
 package link
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 const (
 	// minShare is the first and least credit of a peer in units, unless two of the longest packets take more.
 	minShare = 16
 	// ackDelay is how long an acknowledgement waits for a packet that can carry it.
-	ackDelay = Time(200_000)
+	ackDelay = Time(50 * time.Microsecond)
 	// ackEvery is the number of fragments after which an acknowledgement does not wait.
 	ackEvery = 16
 )

@@ -1,6 +1,10 @@
 package link
 
-import "time"
+import (
+	"fmt"
+	"slices"
+	"time"
+)
 
 // recovery detects losses: RACK (RFC 8985), and a probe after a silence. Each packet's time stamp is echoed, so that a
 // packet that is sent again cannot be mistaken for the first one.
@@ -15,13 +19,14 @@ type recovery struct {
 	reorderHolds int  // recoveries until reorder is lowered
 	lossAt       Time // when checkLoss must be called
 	progressAt   Time // when something was last acknowledged, or sent into silence
+	advancedAt   Time // when una last grew, the fragment there was first sent, or the path came back
 	backoff      uint
 }
 
 const (
 	minRTTPeriod = Time(10e9)
 	stampUnit    = Time(1 << 10)
-	minProbe     = Time(500 * time.Microsecond)
+	mostProbe    = Time(100 * time.Microsecond) // the most that a probe waits beyond a round trip
 	firstProbe   = Time(20 * time.Millisecond)
 	maxReorder   = 16
 	maxBackoff   = 5
@@ -36,6 +41,7 @@ func (c *Conn) measured(h *header, newly arrival) {
 		c.peerDups = h.dups
 		e.stats.spurious += uint64(d)
 		c.reorder, c.reorderHolds = min(c.reorder+1, maxReorder), 16
+		c.needless(int(d))
 	}
 	if newly.fragments > 0 {
 		c.progressAt, c.backoff = e.now, 0
@@ -130,6 +136,32 @@ func (c *Conn) markLost(seq uint64) {
 	c.lostFrom = min(c.lostFrom, seq)
 }
 
+// stuck returns when the connection ends because the oldest fragment under way was not acknowledged for the dead time,
+// although the peer answers.
+func (c *Conn) stuck() Time {
+	if c.una == c.next || c.lastReceived-c.advancedAt < Time(c.e.cfg.DeadTime)/2 {
+		return never
+	}
+	return c.advancedAt + Time(c.e.cfg.DeadTime)
+}
+
+// undelivered describes fragments that did not arrive for the dead time, and what distinguishes them from those that did.
+func (c *Conn) undelivered() error {
+	var lost, arrived []int32
+	for seq := c.una; seq < c.next; seq++ {
+		if s := c.seg(seq); s.state == segAcked {
+			arrived = append(arrived, s.n)
+		} else {
+			lost = append(lost, s.n)
+		}
+	}
+	err := fmt.Errorf("%w: %d fragments under way, the smallest of %d bytes, the oldest not acknowledged for %v", errLost, len(lost), slices.Min(lost), c.e.cfg.DeadTime)
+	if len(arrived) == 0 || slices.Max(arrived) < slices.Min(lost) {
+		err = fmt.Errorf("%w: the path may take only smaller packets (path MTU)", err)
+	}
+	return err
+}
+
 // starved reports whether the sender waits for credit alone: the packet that brought it may be lost.
 func (c *Conn) starved() bool { return c.waited && c.inflight+c.lost == 0 && c.needsCredit() }
 
@@ -140,7 +172,7 @@ func (c *Conn) probeAt() Time {
 	}
 	pause := firstProbe
 	if c.srtt > 0 {
-		pause = max(c.srtt+4*c.rttvar+ackDelay, minProbe)
+		pause = c.srtt + max(min(c.srtt, mostProbe), 4*c.rttvar) + ackDelay
 	}
 	if c.backoff > 0 { // jitter: flows that lost packets together would lose them together again
 		pause += pause * Time((c.id>>16+c.pn)*0x9e3779b97f4a7c15>>56) >> 8

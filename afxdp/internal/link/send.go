@@ -136,6 +136,7 @@ func (c *Conn) pump() {
 			}
 			continue
 		case c.next == c.end && c.Room() == 0:
+			c.blocked = true
 			c.soon(c.probeAt())
 			return
 		case c.needsCredit():
@@ -259,6 +260,9 @@ func (c *Conn) transmit(seq uint64) bool {
 		return false
 	}
 	s.state, s.sent = segSent, e.now
+	if seq == c.una && !s.tried {
+		c.advancedAt = e.now
+	}
 	s.again = s.tried
 	s.tried = true
 	c.inflight += int(s.w)
@@ -341,6 +345,7 @@ func (c *Conn) acknowledged(h *header, words []byte) bool {
 			newly.add(c.ack(c.una - 1))
 		}
 		c.lostFrom = max(c.lostFrom, c.una)
+		c.advancedAt = c.e.now
 		c.e.look(c)
 	}
 	if len(words) > 0 && h.cum == c.una {

@@ -32,6 +32,10 @@ type netConfig struct {
 	txRoom            int
 	idle              Time // between the calls of a poller
 	stallAt, stallFor Time // of host 1
+	stallEvery        Time // each host stands still so often on average, at random times; 0: never
+	stallLong         Time // for so long
+	hole              int  // from holeFrom on, longer packets are lost; 0: none
+	holeFrom          Time
 	keyPackets        uint64
 	sendFrames        int // of each host; default 1024
 	longFrames        int // of each host; default 16
@@ -126,6 +130,9 @@ type simHost struct {
 	arrive uint64       // address of the packet being handled
 	rxHeld int          // frames that hold packets that were kept
 	maxRx  int
+
+	stalls             *rand.Rand // when it stands still
+	stallFrom, stallTo Time
 }
 
 // simConn is one side of a connection and what it shall send and receive.
@@ -238,7 +245,7 @@ func (s *sim) carry(from, to int, p []byte) {
 	if s.spy != nil {
 		s.spy(from, to, p)
 	}
-	if s.now >= w.cutFrom && s.now < w.cutTo {
+	if s.now >= w.cutFrom && s.now < w.cutTo || w.hole > 0 && s.now >= w.holeFrom && len(p) > w.hole {
 		return
 	}
 	copies := 1
@@ -318,11 +325,11 @@ func (s *sim) run(limit Time, f func() bool) {
 		}
 		ev := heap.Pop(&s.queue).(*simEvent)
 		h := ev.to
-		if w := &s.w; h.n == 1 && w.stallFor > 0 && ev.at >= w.stallAt && ev.at < w.stallAt+w.stallFor {
+		if wakes := h.stalled(ev.at); wakes > ev.at {
 			if ev.b == nil && h.pollAt == ev.at {
 				h.pollAt = 0
 			}
-			ev.at = w.stallAt + w.stallFor // it sleeps, and finds all that when it wakes
+			ev.at = wakes // it finds all that then
 			if ev.b == nil {
 				h.poll(ev.at)
 			} else {
@@ -340,6 +347,28 @@ func (s *sim) run(limit Time, f func() bool) {
 		}
 		h.work()
 	}
+}
+
+// stalled returns when the host goes on, if it stands still at that time, else 0.
+func (h *simHost) stalled(at Time) Time {
+	w := &h.s.w
+	if h.n == 1 && w.stallFor > 0 && at >= w.stallAt && at < w.stallAt+w.stallFor {
+		return w.stallAt + w.stallFor
+	}
+	if w.stallEvery == 0 {
+		return 0
+	}
+	if h.stalls == nil {
+		h.stalls = rand.New(rand.NewPCG(h.s.seed, uint64(1000+h.n)))
+	}
+	for at >= h.stallTo {
+		h.stallFrom = h.stallTo + Time(h.stalls.ExpFloat64()*float64(w.stallEvery))
+		h.stallTo = h.stallFrom + w.stallLong
+	}
+	if at < h.stallFrom {
+		return 0
+	}
+	return h.stallTo
 }
 
 func (h *simHost) receive(ev *simEvent) {

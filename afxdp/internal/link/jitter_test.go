@@ -1,0 +1,177 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Hosts that do not run for a moment delay acknowledgements: that is no queue in the network, and costs little more than
+// the time in which either host stands still.
+func TestHostsThatStandStillKeepTheirRate(t *testing.T) {
+	const stallEvery = 8e6
+	for _, c := range []struct {
+		mtu        int
+		rtt, stall Time
+		want       float64 // share of the rate that is possible while both hosts run
+	}{
+		{1500, 40e3, 1e6, 0.9},
+		{1500, 40e3, 2e6, 0.9},
+		{1500, 1e6, 1e6, 0.9},
+		{1500, 1e6, 2e6, 0.7},
+		{9000, 1e6, 2e6, 0.7},
+	} {
+		x := newContest(1, 500)
+		x.mtu, x.delay, x.stall, x.window, x.length = c.mtu, c.rtt/2, c.stall, 1024, 200e6
+		running := stallEvery / (stallEvery + float64(c.stall))
+		for seed := range contests() {
+			if o := x.run(t, seed+1); o.used < c.want*running*running {
+				t.Errorf("seed %d, MTU %d, round trip %v, stalls of %v: used %.2f, want %.2f of %.2f", seed+1, c.mtu, time.Duration(c.rtt),
+					time.Duration(c.stall), o.used, c.want, running*running)
+			}
+		}
+	}
+}
+
+// Fragments that arrive late are sent again without need. The peer reports that, and the window stays.
+func TestLateFragmentsAreNoLosses(t *testing.T) {
+	x := newContest(1, 500)
+	x.delay, x.loss, x.delayed, x.window = 100e3, 0.03, 0.05, 1024
+	for seed := range contests() {
+		if o := x.run(t, seed+1); o.used < 0.9 {
+			t.Errorf("seed %d, 3 %% loss and 5 %% late: %v, want used >= 0.9", seed+1, o)
+		}
+	}
+}
+
+// A message whose only packet is lost is sent again after about two round trips.
+func TestLostMessageIsSentAgainSoon(t *testing.T) {
+	for _, c := range []struct{ rtt, want Time }{{40e3, 200e3}, {1e6, 2_200e3}} {
+		s := newSim(t, 11, netConfig{delay: c.rtt / 2, jitter: 2000, mtu: 1500, window: 256, frames: 4096, loss: 0.01, idle: 1000})
+		s.addHost(Config{})
+		s.addHost(Config{})
+		x, y := s.connect(0, 1)
+		s.run(5e9, func() bool { return x.up && y.up })
+		var took []Time
+		for k := range 5000 {
+			from := s.now
+			for _, z := range []*simConn{x, y} {
+				m := simMessage{uint64(k), 8}
+				z.out, z.twin.expect = append(z.out, m), append(z.twin.expect, m)
+				z.h.poll(s.now)
+				s.run(s.now+5e9, func() bool { return z.twin.gotMsgs == k+1 })
+			}
+			took = append(took, s.now-from)
+		}
+		slices.Sort(took)
+		if got := took[len(took)*998/1000]; got > c.want {
+			t.Errorf("round trip %v, 1 %% loss: 2 of 1000 ping-pongs take %v and more, want at most %v", time.Duration(c.rtt), time.Duration(got),
+				time.Duration(c.want))
+		}
+	}
+}
+
+// Eight hosts send to one at the same time, through a queue that does not hold it all.
+func TestIncastCostsLittle(t *testing.T) {
+	s := newSim(t, 11, netConfig{
+		delay: 20e3, jitter: 2000, mtu: 1500, window: 256, frames: 4096, idle: 1000, rate: 10 * gbit, queue: 64, sendFrames: 600,
+	})
+	s.shared = true
+	s.addHost(Config{})
+	var xs []*simConn
+	for k := range 8 {
+		s.addHost(Config{})
+		x, _ := s.connect(k+1, 0)
+		xs = append(xs, x)
+	}
+	s.run(5e9, func() bool { return !slices.ContainsFunc(xs, func(x *simConn) bool { return !x.up || !x.twin.up }) })
+	const rounds, size = 30, 64 << 10
+	from := s.now
+	for r := range uint64(rounds) {
+		for _, x := range xs {
+			x.place(r, size)
+		}
+		s.run(s.now+5e9, func() bool { return !slices.ContainsFunc(xs, func(x *simConn) bool { return !x.done() }) })
+	}
+	ideal := float64(len(xs)*size) * (1500 + wireBytes) / (1500 - placedHeaderSize) / (10 * gbit)
+	if got := float64(s.now-from) / rounds / ideal; got > 1.7 {
+		t.Errorf("8 x 64 KiB through a queue of 64 packets take %.2f x the time of the link alone, want at most 1.7", got)
+	}
+}
+
+// place sends a transfer of n bytes.
+func (x *simConn) place(tag uint64, n int) {
+	t := &simTransfer{seed: tag, seen: map[uint64]bool{}}
+	t.Tag, t.Len, t.Total, t.User = tag, uint64(n), uint64(n), tag
+	x.places = append(x.places, t)
+	copied := *t
+	x.twin.expectPlaced[tag] = &copied
+	x.h.poll(x.h.s.now)
+}
+
+// A path that takes only shorter packets from now on loses all long ones, while acknowledgements and pings pass: the
+// transfer ends after the dead time, and the error names the cause.
+func TestPathThatLosesLongPackets(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		closes bool
+		load   func(x *simConn)
+	}{
+		{"placed", false, func(x *simConn) { x.place(0, 100<<20) }},
+		{"ordered", false, func(x *simConn) { x.load(2000, 0, 100_000) }},
+		{"while closing", true, func(x *simConn) { x.load(2000, 0, 100_000) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := faultless()
+			w.mtu = 9000
+			s := newSim(t, 1, w)
+			s.addHost(Config{DeadTime: time.Second})
+			s.addHost(Config{DeadTime: time.Second})
+			x, y := s.connect(0, 1)
+			s.run(s.now+20e6, func() bool { return x.up && y.up })
+			from := s.now
+			if c.closes {
+				s.w.hole = 1500
+				c.load(x)
+				s.pass(200_000)
+				x.close(false)
+				s.run(from+3e9, func() bool { return x.h.e.Conns() == 0 && y.err != nil })
+				y.wantErr(errAborted)
+				return
+			}
+			c.load(x)
+			s.pass(200_000)
+			s.w.hole, s.w.holeFrom = 1500, s.now
+			from = s.now
+			s.run(from+3e9, func() bool { return x.err != nil && y.err != nil })
+			x.wantErr(errLost)
+			y.wantErr(errAborted)
+			if !strings.Contains(fmt.Sprint(x.err), "path MTU") || s.now-from > 1100e6 {
+				s.fail("ended after %v with %v", time.Duration(s.now-from), x.err)
+			}
+			s.leftovers()
+		})
+	}
+}
+
+// A process that does not run for longer than its own dead time blames no peer for that.
+func TestOwnStallIsNotThePeersSilence(t *testing.T) {
+	w := faultless()
+	s := newSim(t, 1, w)
+	s.addHost(Config{DeadTime: 20 * time.Second})
+	s.addHost(Config{DeadTime: time.Second})
+	x, y := s.connect(0, 1)
+	s.run(s.now+20e6, func() bool { return x.up && y.up })
+	y.place(0, 10<<20)
+	y.load(200, 0, 100_000)
+	s.pass(200_000)
+	s.w.stallAt, s.w.stallFor = s.now, 5e9
+	s.run(s.now+20e9, func() bool { return y.done() })
+	if err := errors.Join(x.err, y.err); err != nil {
+		s.fail("%v", err)
+	}
+	s.finish()
+}
