@@ -31,8 +31,8 @@ type Config struct {
 	// session leaves drivers closed that no two ranks of the job would use: if all ranks have opened shm and reach
 	// each other by it (driver.Reacher), these are all less exclusive drivers. Set it in sessions that Connect to
 	// processes of other jobs on other hosts. It is not needed where ranks run on several hosts or in containers, or
-	// the Job is no launch.Agreer: all drivers are opened there. Those that change the machine for others
-	// (driver.Reserved: afxdp) have to be named.
+	// the Job has no method Agree as launch.Client has: all drivers are opened there. Those that change the machine
+	// for others (driver.Reserved: afxdp) have to be named.
 	AllDrivers bool
 
 	// Progress chooses whether goroutines of the session make progress while no caller waits.

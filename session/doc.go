@@ -69,7 +69,7 @@
 // driver no longer uses it. [ErrUnknown] marks an atomic that may or may not have been executed. [ErrLimit] means that
 // a peer needed more memory of this process than the Config allows; docs/security.md lists each limit.
 //
-// When a rank ends, launchers that can report it do ([launch.EndWatcher]): once no connection to the rank is left,
+// When a rank ends, launchers that can report it do ([launch.Client.WatchEnds]): once no connection to the rank is left,
 // operations with it fail and name its exit status, also those that never had a connection. A receive from any source
 // fails when all other ranks have ended.
 //

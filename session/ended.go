@@ -10,7 +10,7 @@ import (
 )
 
 // When a rank ends, drivers notice it on established connections. Without a connection only the launcher can report it
-// (launch.EndWatcher). Operations with that rank then fail once no connection to it is left. Messages that it has
+// (launch.Client.WatchEnds). Operations with that rank then fail once no connection to it is left. Messages that it has
 // delivered can still be received.
 
 // endedTimeout is how long a connection that is being made has when its peer has ended: the peer may have made it
@@ -19,8 +19,10 @@ const endedTimeout = time.Second
 
 // watchEnds lets the launcher report ends.
 func (s *Session) watchEnds() {
-	if w, ok := s.job.(launch.EndWatcher); ok && s.size > 1 {
-		_ = w.WatchEnds(s.rankEnded) // fails if the launcher is gone, which watchLauncher reports
+	if w, ok := s.job.(interface {
+		WatchEnds(f func(launch.End)) error
+	}); ok && s.size > 1 {
+		_ = w.WatchEnds(s.rankEnded) // fails if the launcher cannot, or is gone, which watchLauncher reports
 	}
 }
 

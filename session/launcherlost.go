@@ -15,8 +15,14 @@ import (
 // of this rank can no longer answer.
 const launcherLostTimeout = 5 * time.Second
 
+// launcherWatcher is a job that notices when its launcher is gone, as launch.Client does.
+type launcherWatcher interface {
+	Lost() <-chan struct{}
+	Err() error
+}
+
 // watchLauncher waits for the launcher's end.
-func (s *Session) watchLauncher(w launch.Watcher) {
+func (s *Session) watchLauncher(w launcherWatcher) {
 	select {
 	case <-s.ctx.Done():
 	case <-w.Lost():

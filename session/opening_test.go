@@ -270,7 +270,7 @@ func startOpeningRanks(t *testing.T, kinds []string) []string {
 			if err := c.Wait(); err != nil {
 				t.Errorf("rank %d, %s: %v, %s\n%s", r, kind, err, log, b)
 			}
-			server.Gone(r)
+			server.Ended(launch.End{Rank: r, How: launch.Lost})
 		})
 	}
 	wg.Wait()

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/session/launch"
 )
 
 // Direction chooses what ProgressDir looks at first.
@@ -191,7 +190,7 @@ func (s *Session) start() {
 			s.tasks.Go(func() { s.receiveRequests(c) })
 		}
 	}
-	if w, ok := s.job.(launch.Watcher); ok {
+	if w, ok := s.job.(launcherWatcher); ok {
 		s.tasks.Go(func() { s.watchLauncher(w) })
 	}
 	s.watchEnds()

@@ -31,11 +31,9 @@ const (
 
 // heldJob stops rank 0 at a moment of its start.
 type heldJob struct {
-	launch.Watcher
+	*launch.Client
 	moment string
 }
-
-var _ launch.Agreer = heldJob{}
 
 // hold waits to be killed.
 func hold() {
@@ -47,21 +45,21 @@ func (j heldJob) Agree(ctx context.Context, word []byte) (bool, error) {
 	if j.moment == beforeTheWord {
 		hold()
 	}
-	return j.Watcher.(launch.Agreer).Agree(ctx, word)
+	return j.Client.Agree(ctx, word)
 }
 
 func (j heldJob) Publish(ctx context.Context, card []byte) error {
 	if j.moment == beforeTheCard {
 		hold()
 	}
-	return j.Watcher.Publish(ctx, card)
+	return j.Client.Publish(ctx, card)
 }
 
 func (j heldJob) Fence(ctx context.Context) error {
 	if j.moment == beforeTheFence {
 		hold()
 	}
-	err := j.Watcher.Fence(ctx)
+	err := j.Client.Fence(ctx)
 	if j.moment == afterTheFence {
 		hold()
 	}
@@ -74,12 +72,11 @@ func servedRank() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	before := heldResources()
-	found, err := launch.Find(ctx)
+	job, err := launch.Find(ctx)
 	if err != nil {
 		return err
 	}
 	fmt.Println("found")
-	job := found.(launch.Watcher)
 	reported := make(chan *session.Error, 2*launcherRanks)
 	cfg := session.Config{Job: job, Rails: []session.Rail{{Driver: "shm"}}, OnError: func(e *session.Error) { reported <- e }}
 	if job.Rank() == 0 {

@@ -353,8 +353,13 @@ func (s *Session) leaveJob(ctx context.Context) error {
 	if !s.ownJob {
 		return nil
 	}
-	if l, ok := s.job.(launch.Leaver); ok {
-		return l.Leave(ctx)
+	if l, ok := s.job.(interface {
+		Leave(ctx context.Context) error
+	}); ok {
+		if err := l.Leave(ctx); ctx.Err() != nil {
+			return err
+		}
+		return nil
 	}
 	_ = s.job.Close()
 	return nil

@@ -1,39 +1,12 @@
 package launch
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 )
 
 // MaxWord is the longest word that ranks can agree on, in bytes.
 const MaxWord = 32
-
-// Agreer is a Job whose ranks can find out whether all of them run on one host and have the same word.
-type Agreer interface {
-	Job
-	// Agree reports whether all ranks have called it with the same word, of 1 to MaxWord bytes; all of them get the same
-	// answer. Every rank calls it once, or none does, before Publish: it blocks until all have called it or ctx ends, and
-	// then the answer is lost. The traffic of a rank does not grow with the job. The answer is false without a comparison
-	// if the launcher knows of several hosts, and also if a rank has died or left. Agree fails with ErrLauncher, or with a
-	// RankError if the job was aborted.
-	Agree(ctx context.Context, word []byte) (bool, error)
-}
-
-var (
-	_ Agreer = (*singleJob)(nil)
-	_ Agreer = (*embedded)(nil)
-	_ Agreer = (*kvJob)(nil)
-)
-
-func checkWord(word []byte) error {
-	if len(word) < 1 || len(word) > MaxWord {
-		return fmt.Errorf("value of %d bytes, want 1 to %d: %w", len(word), MaxWord, ErrInvalid)
-	}
-	return nil
-}
 
 // Over a key-value space, whose only collective operation is the fence, words go up a tree: each rank reads its
 // children's, and puts its own if all are the same. The root's value is the answer. So a rank reads arity+1 values at
@@ -76,9 +49,6 @@ func agree(kv kvs, rank, size int, word []byte) (bool, error) {
 		}
 	}
 	root, err := kv.get(0, agreeKey(0))
-	if errors.Is(err, errNoKey) {
-		return false, nil
-	}
 	return err == nil && root == mine, err
 }
 
@@ -87,7 +57,7 @@ func gather(kv kvs, rank, size int, mine string) (string, error) {
 	verdict := mine
 	for child := arity*rank + 1; child <= arity*rank+arity && child < size; child++ {
 		v, err := kv.get(child, agreeKey(child))
-		if err != nil && !errors.Is(err, errNoKey) {
+		if err != nil {
 			return "", err
 		}
 		if v != mine {

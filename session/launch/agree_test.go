@@ -159,10 +159,10 @@ func TestFenceNamesRankThatDiedBeforeAgree(t *testing.T) {
 }
 
 func TestAgreeIsCalledOnceAndBeforePublish(t *testing.T) {
-	forEachJob := map[string]func(t *testing.T) Agreer{
-		nameAlone:    func(*testing.T) Agreer { return Alone().(Agreer) },
-		nameEmbedded: func(t *testing.T) Agreer { return join(t, newServer(t, 1), 0) },
-		"kvs": func(t *testing.T) Agreer {
+	forEachJob := map[string]func(t *testing.T) *Client{
+		nameAlone:    func(*testing.T) *Client { return Alone() },
+		nameEmbedded: func(t *testing.T) *Client { return join(t, newServer(t, 1), 0) },
+		"kvs": func(t *testing.T) *Client {
 			j, err := joinKV(t.Context(), "mem", 0, 1, newMemKV(1).rank())
 			if err != nil {
 				t.Fatal(err)

@@ -12,7 +12,7 @@
 // that it talks to:
 //
 //	job, err := launch.Find(ctx)
-//	same, err := job.(launch.Agreer).Agree(ctx, word) // optional: do all ranks run on one host, with the same word?
+//	same, err := job.Agree(ctx, word) // optional: do all ranks run on one host, with the same word?
 //	err = job.Publish(ctx, card)
 //	err = job.Fence(ctx)
 //	card, err := job.Lookup(ctx, peer)
@@ -20,12 +20,12 @@
 // The traffic of a rank is constant: its joining, its word, its card, its fence and each look-up. Nothing of that is
 // broadcast, so a job's total is linear in its ranks as long as each talks to few (docs/launch.md has the figures).
 //
-// An embedded job is an [Exchanger], too: its ranks can give each other data and wait for each other at any time. A
-// program that starts its ranks itself serves them with [Listen] and [Serve]; each of them calls [Join] or, with the
-// variables of [RankEnv], [Find].
+// The ranks of a job can give each other data and wait for each other at any time ([Client.Exchange]). A program that
+// starts its ranks itself serves them with [Listen] and [Serve]; each of them calls [Join] or, with the variables of
+// [RankEnv], [Find].
 //
-// An embedded job is an [EndWatcher]: it notifies each rank that has asked how other ranks ended. Ends within 2 ms of
-// each other are reported in one message. If all ranks watch, the number of messages can grow with the square of the
+// The embedded launcher notifies each rank that has asked how other ranks ended ([Client.WatchEnds]). Ends within 2 ms
+// of each other are reported in one message. If all ranks watch, the number of messages can grow with the square of the
 // ranks.
 //
 // # Environment

@@ -41,17 +41,6 @@ func (e End) Err() *RankError {
 	return &RankError{Rank: e.Rank, Why: "has died"}
 }
 
-// EndWatcher is a Job that reports the ends of other ranks. Only the embedded launcher has it.
-type EndWatcher interface {
-	Job
-	// WatchEnds has f called, from a goroutine of the job, once for each other rank that has ended or ends from now
-	// on, until this job is closed. A rank that leaves in order is reported as Left, also if its process then fails.
-	// The launcher reports a rank some milliseconds after its end; half a second after, if it cannot know the exit
-	// status (Server.Started), as where rank 0 serves the rendezvous. f must not block. WatchEnds is called once; it
-	// returns an error if the launcher is gone.
-	WatchEnds(f func(End)) error
-}
-
 // Ends on the wire: rank 4, how 1, code 4, for each rank.
 const endSize = 9
 
@@ -107,20 +96,12 @@ func (st *serverState) reportEnds() (out []post) {
 	return out
 }
 
-func (e *embedded) WatchEnds(f func(End)) error {
+func (e *embedded) watchEnds(f func(End)) error {
 	e.mu.Lock()
-	err := e.usable()
-	if err == nil && e.onEnd != nil {
-		err = fmt.Errorf("watch ends a second time: %w", ErrInvalid)
-	}
-	if err == nil {
-		e.onEnd = f
-	}
+	e.onEnd = f
 	e.mu.Unlock()
-	if err == nil {
-		err = e.send(kindWatch, nil)
-	}
-	return opError(nameEmbedded, "watch ends", err)
+	e.send(kindWatch, nil)
+	return nil
 }
 
 // ended passes the reported ends of other ranks to onEnd.
@@ -128,7 +109,7 @@ func (e *embedded) ended(body []byte) error {
 	e.mu.Lock()
 	f := e.onEnd
 	e.mu.Unlock()
-	ends, err := parseEnds(body, e.size)
+	ends, err := parseEnds(body, int(e.size))
 	if err != nil || f == nil {
 		return errFrame
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // together runs f for all ranks of a new job.
-func together(t *testing.T, size int, f func(j Exchanger) error) {
+func together(t *testing.T, size int, f func(j *Client) error) {
 	t.Helper()
 	s := newServer(t, size)
 	var wg sync.WaitGroup
@@ -34,7 +34,7 @@ func together(t *testing.T, size int, f func(j Exchanger) error) {
 
 func TestExchange(t *testing.T) {
 	for _, size := range []int{1, 2, 5} {
-		together(t, size, func(j Exchanger) error {
+		together(t, size, func(j *Client) error {
 			for round := range 50 {
 				mine := bytes.Repeat([]byte{byte(j.Rank())}, (round*j.Rank())%1000)
 				if round == 7 {
@@ -69,7 +69,7 @@ func TestExchange(t *testing.T) {
 func TestBarrierWaitsForAll(t *testing.T) {
 	var mu sync.Mutex
 	in := 0
-	together(t, 4, func(j Exchanger) error {
+	together(t, 4, func(j *Client) error {
 		time.Sleep(time.Duration(j.Rank()) * 5 * time.Millisecond)
 		mu.Lock()
 		in++
@@ -86,17 +86,17 @@ func TestBarrierWaitsForAll(t *testing.T) {
 
 // A rank that has exchanged is notified of each way in which another can end.
 func TestExchangeEndsWithARank(t *testing.T) {
-	for name, end := range map[string]func(s *Server, e *embedded){
-		"died":      func(_ *Server, e *embedded) { e.conn.Close() },
-		"left":      func(_ *Server, e *embedded) { e.Close() },
-		"not begun": func(s *Server, _ *embedded) { s.Gone(2) },
-		"aborted":   func(_ *Server, e *embedded) { e.Abort(7, "why") },
+	for name, end := range map[string]func(s *Server, c *Client){
+		"died":      func(_ *Server, c *Client) { wire(c).conn.Close() },
+		"left":      func(_ *Server, c *Client) { c.Close() },
+		"not begun": func(s *Server, _ *Client) { s.Ended(End{Rank: 2, How: Lost}) },
+		"aborted":   func(_ *Server, c *Client) { c.Abort(7, "why") },
 	} {
 		for _, busy := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/waiting=%v", name, busy), func(t *testing.T) {
 				s := newServer(t, 3)
 				if name != "not begun" && !busy { // exchange first, and then wait for nothing
-					jobs := []*embedded{join(t, s, 0), join(t, s, 1), join(t, s, 2)}
+					jobs := []*Client{join(t, s, 0), join(t, s, 1), join(t, s, 2)}
 					var wg sync.WaitGroup
 					for _, j := range jobs {
 						wg.Go(func() {
@@ -112,7 +112,7 @@ func TestExchangeEndsWithARank(t *testing.T) {
 					return
 				}
 				good := join(t, s, 0)
-				var bad *embedded
+				var bad *Client
 				if name != "not begun" {
 					bad = join(t, s, 2)
 				}
@@ -126,7 +126,7 @@ func TestExchangeEndsWithARank(t *testing.T) {
 	}
 }
 
-func lost(t *testing.T, j *embedded, by int) {
+func lost(t *testing.T, j *Client, by int) {
 	t.Helper()
 	select {
 	case <-j.Lost():
@@ -144,14 +144,60 @@ func lost(t *testing.T, j *embedded, by int) {
 
 // A rank that gives its data and leaves at once has given it: the others end their contexts when the job is lost.
 func TestExchangeThatIsCompleteSucceeds(t *testing.T) {
-	for range 100 { // each of two channels is ready, of which select takes any
-		r := newReply()
-		r.finish(nil, nil)
+	for range 100 { // each of three channels is ready, of which select takes any
+		r, c := newReply(), newClient("test", 0, 1)
+		r.finish(nil)
 		ctx, cancel := context.WithCancelCause(t.Context())
-		cancel(errors.New("the job is lost"))
-		if err := r.wait(ctx); err != nil {
+		c.fail(errors.New("the job is lost"))
+		cancel(c.Err())
+		if _, err := c.wait(ctx, r); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// A rank may leave at once after an exchange: others get the data, even if their callers stop waiting when the job is
+// lost.
+func TestExchangeSucceedsIfARankLeavesAfterIt(t *testing.T) {
+	for range 50 {
+		s := newServer(t, 3)
+		jobs := []*Client{join(t, s, 0), join(t, s, 1), join(t, s, 2)}
+		var wg sync.WaitGroup
+		for r, j := range jobs {
+			wg.Go(func() {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				go func() {
+					select {
+					case <-j.Lost():
+						cancel()
+					case <-ctx.Done():
+					}
+				}()
+				if given, err := j.Exchange(ctx, []byte{byte(r)}); err != nil || len(given) != 3 || given[2][0] != 2 {
+					t.Errorf("rank %d: %v, %v", r, given, err)
+				}
+				if r == 2 {
+					j.Close()
+				}
+			})
+		}
+		wg.Wait()
+	}
+}
+
+// Ranks in different kinds of fence are an error of one of them, and no rank hangs.
+func TestDifferentFencesFail(t *testing.T) {
+	s := newServer(t, 2)
+	jobs := []*Client{join(t, s, 0), join(t, s, 1)}
+	errs := make(chan error, 2)
+	go func() { errs <- jobs[0].Barrier(t.Context()) }()
+	go func() {
+		_, err := jobs[1].Agree(t.Context(), []byte("word"))
+		errs <- err
+	}()
+	if a, b := <-errs, <-errs; a == nil && b == nil {
+		t.Error("a barrier and an agreement complete together")
 	}
 }
 
@@ -207,13 +253,13 @@ func TestEndOfAStartedRankWaitsForItsStatus(t *testing.T) {
 	}
 	s := Serve(ln, 3, secret)
 	s.Started(1)
-	var jobs [3]*embedded
+	var jobs [3]*Client
 	for r := range jobs {
 		j, err := Join(ctx, s.Addr(), r, len(jobs), secret)
 		if err != nil {
 			t.Fatal(err)
 		}
-		jobs[r] = j.(*embedded)
+		jobs[r] = j
 	}
 	t.Cleanup(func() {
 		if err := errors.Join(jobs[0].Close(), s.Close()); err != nil {
@@ -225,7 +271,7 @@ func TestEndOfAStartedRankWaitsForItsStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, r := range []int{1, 2} {
-		jobs[r].conn.Close()
+		wire(jobs[r]).conn.Close()
 	}
 	if e, want := <-ends, (End{Rank: 2, How: Lost}); e != want {
 		t.Errorf("first: %+v, want %+v", e, want)

@@ -36,7 +36,7 @@ type environ func(string) string
 type launcher struct {
 	name string
 	seen func(environ) string
-	join func(context.Context, environ) (Job, error)
+	join func(context.Context, environ) (*Client, error)
 }
 
 // In the order in which they are looked for: the innermost launcher first.
@@ -53,9 +53,9 @@ var launchers = []launcher{
 // except alone.
 //
 // The error names the launcher, the variable by which it was found, and the cause.
-func Find(ctx context.Context) (Job, error) { return find(ctx, os.Getenv) }
+func Find(ctx context.Context) (*Client, error) { return find(ctx, os.Getenv) }
 
-func find(ctx context.Context, env environ) (Job, error) {
+func find(ctx context.Context, env environ) (*Client, error) {
 	want := env(EnvLauncher)
 	if want == nameAlone {
 		return findSingle(env)
@@ -85,7 +85,7 @@ func find(ctx context.Context, env environ) (Job, error) {
 }
 
 // findSingle returns a job of one rank, with the secret of the environment, if it has one.
-func findSingle(env environ) (Job, error) {
+func findSingle(env environ) (*Client, error) {
 	if env(EnvSecret) == "" {
 		return Alone(), nil
 	}
@@ -93,7 +93,7 @@ func findSingle(env environ) (Job, error) {
 	if err != nil {
 		return nil, fmt.Errorf("launch: %w", err)
 	}
-	return singleJobWith(secret), nil
+	return aloneWith(secret), nil
 }
 
 // secretOf reads the job's secret.
@@ -148,7 +148,7 @@ func RankEnv(addr string, rank, size int, secret []byte) []string {
 	}
 }
 
-func findEmbedded(ctx context.Context, env environ) (Job, error) {
+func findEmbedded(ctx context.Context, env environ) (*Client, error) {
 	size, err := number(env, EnvSize, 1, MaxSize)
 	if err != nil {
 		return nil, err
@@ -182,13 +182,13 @@ func findEmbedded(ctx context.Context, env environ) (Job, error) {
 		server = Serve(ln, size, secret)
 		server.limitJoining(printToStderr, waitNoticeTime, limit)
 	}
-	e, err := joinEmbedded(ctx, addr, rank, size, secret, byRank0)
+	c, err := joinEmbedded(ctx, addr, rank, size, secret, byRank0)
 	if err != nil {
 		if server != nil {
 			server.Close()
 		}
 		return nil, err
 	}
-	e.server = server
-	return e, nil
+	c.server = server
+	return c, nil
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net"
 
 	"github.com/bywash/bywash/internal/handshake"
@@ -23,7 +22,7 @@ import (
 // Each of them is sealed: frames cannot be forged, replayed, reordered or dropped unnoticed.
 const (
 	protocolName = "bywash rendezvous"
-	wireVersion  = 5
+	wireVersion  = 6
 
 	claimSize   = 12
 	welcomeSize = 4
@@ -32,7 +31,7 @@ const (
 	clientBytes = handshake.DialBytes + handshake.FrameBytes + claimSize
 	serverBytes = handshake.AcceptBytes + handshake.FrameBytes + welcomeSize
 
-	maxBody = 5 + MaxCard
+	maxBody = 1 + MaxCard
 	maxWhy  = 256
 )
 
@@ -55,25 +54,42 @@ type kind uint8
 
 const (
 	kindPublish kind = 1 // card
-	kindFence   kind = 2
-	kindLookup  kind = 3 // id 4, rank 4
-	kindAbort   kind = 4 // code 4, why
+	kindFence   kind = 2 // how 1, data
+	kindLookup  kind = 3 // rank 4
+	kindAbort   kind = 4 // rank 4, code 4, why
 	kindBye     kind = 5
-	kindAgree   kind = 6 // word
+	kindWatch   kind = 6 // ends of ranks are reported from now on
 
-	kindExchange kind = 7 // data
-	kindWatch    kind = 8 // ends of ranks are reported from now on
-
-	kindFenced  kind = 129
-	kindGone    kind = 130 // rank 4, state 1: the fence fails
-	kindCard    kind = 131 // id 4, found 1, card
-	kindAborted kind = 132 // rank 4, code 4, why
-	kindAgreed  kind = 133 // 1: all sent the same word, else 0
-
-	kindGiven kind = 134 // rank 4, data: one for each rank ends an exchange
-	kindLost  kind = 135 // rank 4, state 1: no exchange can complete any more
-	kindEnded kind = 136 // rank 4, how 1, code 4: once for each rank that has ended
+	kindFenced kind = 129 // the fence is complete
+	kindGone   kind = 130 // rank 4, code 4, why: an abort, or code is 0 and the fence fails, and each exchange
+	kindCard   kind = 131 // card, or nothing: answers the first look-up that was not answered
+	kindGiven  kind = 132 // data: before kindFenced, as often as fenceKind.answers says
+	kindEnded  kind = 133 // rank 4, how 1, code 4: once for each rank that has ended
 )
+
+// fenceKind is what the ranks in a fence wait for, in addition to each other.
+type fenceKind uint8
+
+const (
+	fencePlain    fenceKind = iota // no data
+	fenceAgree                     // a word; the answer is one byte: 1 if all ranks have sent the same one, else 0
+	fenceExchange                  // data; the answers are the data of each rank, in the order of ranks
+)
+
+// answers returns how many kindGiven come before kindFenced.
+func (k fenceKind) answers(size int) int { return [...]int{0, 1, size}[k] }
+
+func parseFence(b []byte) (how fenceKind, data []byte, err error) {
+	if len(b) == 0 {
+		return 0, nil, errFrame
+	}
+	how, data = fenceKind(b[0]), b[1:]
+	switch {
+	case how == fencePlain && len(data) == 0, how == fenceAgree && len(data) >= 1 && len(data) <= MaxWord, how == fenceExchange && len(data) <= MaxCard:
+		return how, data, nil
+	}
+	return 0, nil, errFrame
+}
 
 var errFrame = errors.New("malformed message")
 
@@ -181,95 +197,22 @@ func noEOF(err error) error {
 	return err
 }
 
-func putLookup(id, rank uint32) []byte {
-	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, id), rank)
+func putLookup(rank int) []byte { return binary.BigEndian.AppendUint32(nil, uint32(rank)) }
+
+func putRankError(e *RankError) []byte {
+	b := binary.BigEndian.AppendUint32(putLookup(e.Rank), uint32(e.Code))
+	return append(b, e.Why[:min(len(e.Why), maxWhy)]...)
 }
 
-func parseLookup(b []byte) (id, rank uint32, err error) {
-	if len(b) != 8 {
-		return 0, 0, errFrame
+func parseRankError(b []byte) (*RankError, error) {
+	if len(b) < 8 || len(b) > 8+maxWhy {
+		return nil, errFrame
 	}
-	return binary.BigEndian.Uint32(b), binary.BigEndian.Uint32(b[4:]), nil
-}
-
-func putCard(id uint32, card []byte) []byte {
-	b := binary.BigEndian.AppendUint32(make([]byte, 0, 5+len(card)), id)
-	if card == nil {
-		return append(b, 0)
+	rank, code := binary.BigEndian.Uint32(b), binary.BigEndian.Uint32(b[4:])
+	if rank >= MaxSize || code > 255 {
+		return nil, errFrame
 	}
-	return append(append(b, 1), card...)
-}
-
-// parseCard returns a nil card where the rank has published none.
-func parseCard(b []byte) (id uint32, card []byte, err error) {
-	if len(b) < 5 {
-		return 0, nil, errFrame
-	}
-	id, card = binary.BigEndian.Uint32(b), b[5:]
-	switch {
-	case b[4] == 0 && len(card) == 0:
-		return id, nil, nil
-	case b[4] == 1 && len(card) > 0:
-		return id, card, nil
-	}
-	return 0, nil, errFrame
-}
-
-func putAbort(code int, why string) []byte {
-	if len(why) > maxWhy {
-		why = why[:maxWhy]
-	}
-	return append(binary.BigEndian.AppendUint32(nil, uint32(exitCode(code))), why...)
-}
-
-func parseAbort(b []byte) (code int, why string, err error) {
-	if len(b) < 4 || len(b) > 4+maxWhy {
-		return 0, "", errFrame
-	}
-	n := binary.BigEndian.Uint32(b)
-	if n < 1 || n > 255 {
-		return 0, "", errFrame
-	}
-	return int(n), plain(string(b[4:])), nil
-}
-
-func putAborted(rank, code int, why string) []byte {
-	return append(binary.BigEndian.AppendUint32(nil, uint32(rank)), putAbort(code, why)...)
-}
-
-func parseAborted(b []byte) (rank, code int, why string, err error) {
-	if len(b) < 4 || binary.BigEndian.Uint32(b) > math.MaxInt32 {
-		return 0, 0, "", errFrame
-	}
-	code, why, err = parseAbort(b[4:])
-	return int(binary.BigEndian.Uint32(b)), code, why, err
-}
-
-func putGone(rank int, f rankState) []byte {
-	return append(binary.BigEndian.AppendUint32(nil, uint32(rank)), byte(f))
-}
-
-func parseGone(b []byte) (rank int, f rankState, err error) {
-	if len(b) != 5 || binary.BigEndian.Uint32(b) > math.MaxInt32 {
-		return 0, 0, errFrame
-	}
-	f = rankState(b[4])
-	if f < rankLeft || f > rankLate {
-		return 0, 0, errFrame
-	}
-	return int(binary.BigEndian.Uint32(b)), f, nil
-}
-
-func putGiven(rank int, data []byte) []byte {
-	return append(binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(data)), uint32(rank)), data...)
-}
-
-// parseGiven returns data that is never nil.
-func parseGiven(b []byte) (rank int, data []byte, err error) {
-	if len(b) < 4 || binary.BigEndian.Uint32(b) > math.MaxInt32 {
-		return 0, nil, errFrame
-	}
-	return int(binary.BigEndian.Uint32(b)), b[4:], nil
+	return &RankError{int(rank), int(code), plain(string(b[8:]))}, nil
 }
 
 // plain replaces the control characters of a peer's text, so that it is harmless on a terminal and one line long.

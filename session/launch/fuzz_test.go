@@ -48,12 +48,13 @@ func FuzzHandshake(f *testing.F) {
 // For any input of ranks, the counts of the server state are correct, and a client understands every answer.
 func FuzzServerState(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 0x10, 0x11, 0x12, 0x13, 0x20, 0x21, 0x22, 0x23, 0x31, 0x50}, []byte("card"))
-	f.Add([]byte{0, 1, 2, 3, 0x10, 0x20, 0x81, 0x11, 0x21}, putLookup(1, 2))
-	f.Add([]byte{0, 1, 2, 3, 0x60, 0x61, 0x62, 0x63, 0x10, 0x11}, []byte("word"))
-	f.Add([]byte{0, 1, 2, 3, 0x60, 0x61, 0x82, 0x63}, []byte("word"))
-	f.Add([]byte{0, 1, 0x40, 2, 3}, putAbort(4, "why"))
-	f.Add([]byte{0, 1, 2, 3, 0x70, 0x71, 0x72, 0x73, 0x70, 0x52, 0x71}, []byte("data"))
-	f.Add([]byte{0, 1, 2, 0x70, 0x83, 0x71}, []byte("data"))
+	f.Add([]byte{0, 1, 2, 3, 0x10, 0x20, 0x81, 0x11, 0x21}, putLookup(2))
+	f.Add([]byte{0, 1, 2, 3, 0x70, 0x71, 0x72, 0x73, 0x10, 0x11}, []byte("\x01word"))
+	f.Add([]byte{0, 1, 2, 3, 0x70, 0x71, 0x82, 0x73}, []byte("\x01word"))
+	f.Add([]byte{0, 1, 0x40, 2, 3}, putRankError(&RankError{1, 4, "why"}))
+	f.Add([]byte{0, 1, 2, 3, 0x70, 0x71, 0x72, 0x73, 0x70, 0x52, 0x71}, []byte("\x02data"))
+	f.Add([]byte{0, 1, 2, 0x70, 0x83, 0x71}, []byte("\x02data"))
+	f.Add([]byte{0, 1, 2, 3, 0x10, 0x20, 0x71, 0x82, 0x60, 0x61}, []byte("\x02data"))
 	f.Fuzz(func(t *testing.T, script, body []byte) {
 		const size = 4
 		st := newServerState(size)
@@ -68,7 +69,11 @@ func FuzzServerState(f *testing.F) {
 				_, posts = st.join(&hello{rank: uint32(r), size: size})
 			case k == 8:
 				posts = st.leave(r, rankDied)
-			case k == kindFence || k == kindBye:
+			case k == kindFence:
+				posts, _ = st.handle(r, k, []byte{byte(fencePlain)})
+			case k == 7:
+				posts, _ = st.handle(r, kindFence, bytes.Clone(body))
+			case k == kindBye || k == kindWatch:
 				posts, _ = st.handle(r, k, nil)
 			default:
 				posts, _ = st.handle(r, k, bytes.Clone(body))
@@ -80,84 +85,77 @@ func FuzzServerState(f *testing.F) {
 
 func checkState(t *testing.T, st *serverState, posts []post) {
 	t.Helper()
-	live, entered, votes, pending, giving := 0, 0, 0, 0, 0
-	for _, m := range st.ranks {
+	live, entered := 0, 0
+	clients := make([]*embedded, len(st.ranks))
+	for r, m := range st.ranks {
 		if m.state == rankJoined {
 			live++
 		}
 		if m.inFence {
 			entered++
 		}
-		if m.voted {
-			votes++
+		if !m.inFence && m.data != nil || len(m.data) > MaxCard {
+			t.Fatalf("%d bytes are kept for rank %d", len(m.data), r)
 		}
-		if m.votePending {
-			pending++
-		}
-		if m.exchanging {
-			giving++
-		}
-		if m.dependsOnAll && st.gone >= 0 && st.abort == nil {
-			t.Fatalf("rank %d is gone and a rank that needs it is not notified", st.gone)
-		}
+		clients[r] = &embedded{hello: hello{size: uint32(len(st.ranks))}, fenced: newReply(), how: m.how, exchanged: m.exchanged, onEnd: func(End) {}}
 	}
-	if live != st.live || entered != st.entered || entered > 0 && st.gone >= 0 {
+	if live != st.live || entered != st.entered || entered == len(st.ranks) || entered > 0 && st.gone >= 0 {
 		t.Fatalf("%d live, %d in the fence, %d gone; the state has %d and %d", live, entered, st.gone, st.live, st.entered)
 	}
-	if votes != st.votes || pending != st.votesPending || pending > 0 && (st.gone >= 0 || votes == len(st.ranks)) {
-		t.Fatalf("%d have sent a word and %d wait, %d gone; the state has %d and %d", votes, pending, st.gone, st.votes, st.votesPending)
-	}
-	if giving != st.exchanging || giving == len(st.ranks) {
-		t.Fatalf("%d wait in the exchange; the state has %d", giving, st.exchanging)
-	}
 	for _, p := range posts {
-		e := &embedded{size: len(st.ranks), agree: newReply(), fence: newReply(), lookups: map[uint32]*reply{}, exchange: newExchangeReply(len(st.ranks))}
+		e := clients[p.to]
 		if p.kind == kindCard {
-			id, _, err := parseCard(p.body)
-			if err != nil {
-				t.Fatal(err)
-			}
-			e.lookups[id] = newReply()
+			e.lookups = []*reply{newReply()}
 		}
 		var rank *RankError
 		if err := e.handle(p.kind, p.body); err != nil && !errors.As(err, &rank) {
 			t.Fatalf("answer %d %x to rank %d: %v", p.kind, p.body, p.to, err)
 		}
 	}
+	for r, e := range clients {
+		if len(e.given) != 0 {
+			t.Fatalf("rank %d gets data of a fence that is not complete", r)
+		}
+	}
 }
 
-// A client accepts or drops any message of an authenticated rendezvous.
+// A client accepts or drops any messages of an authenticated rendezvous.
 func FuzzAnswer(f *testing.F) {
-	f.Add(uint8(kindFenced), []byte(nil))
-	f.Add(uint8(kindGone), putGone(3, rankDied))
-	f.Add(uint8(kindCard), putCard(0, []byte("card")))
-	f.Add(uint8(kindCard), putCard(0, nil))
-	f.Add(uint8(kindAborted), putAborted(1, 2, "why"))
-	f.Add(uint8(kindAgreed), []byte{1})
-	f.Add(uint8(kindAgreed), []byte{2})
-	f.Add(uint8(kindGiven), putGiven(3, nil))
-	f.Add(uint8(kindGiven), putGiven(4, []byte("data")))
-	f.Add(uint8(kindLost), putGone(3, rankLeft))
-	f.Add(uint8(kindLost), putGone(3, rankLate))
-	f.Add(uint8(kindEnded), putEnds([]End{{3, Exited, 3}}))
-	f.Fuzz(func(t *testing.T, k uint8, body []byte) {
-		r := newReply()
-		e := &embedded{size: 4, agree: newReply(), fence: newReply(), lookups: map[uint32]*reply{0: r}, exchange: newExchangeReply(4)}
-		if kind(k) == kindEnded {
-			_ = e.ended(body)
-			return
-		}
-		err := e.handle(kind(k), bytes.Clone(body))
-		var rank *RankError
-		if errors.As(err, &rank) && ((rank.Code < 1) != (kind(k) == kindLost) || rank.Code > 255 || strings.ContainsFunc(rank.Why, func(c rune) bool { return c < ' ' || c > '~' })) {
-			t.Errorf("abort %+v", rank)
-		}
-		select {
-		case <-r.done:
-			if r.err == nil && len(r.card) == 0 {
-				t.Error("empty card")
+	const plain, agree, exchange = uint8(fencePlain), uint8(fenceAgree), uint8(fenceExchange)
+	f.Add(plain, uint8(kindFenced), []byte(nil))
+	f.Add(plain, uint8(kindGone), putRankError(&RankError{Rank: 3, Why: "died"}))
+	f.Add(exchange, uint8(kindGone), putRankError(&RankError{Rank: 3, Why: "left"}))
+	f.Add(plain, uint8(kindGone), putRankError(&RankError{1, 2, "why"}))
+	f.Add(plain, uint8(kindCard), []byte("card"))
+	f.Add(plain, uint8(kindCard), []byte(nil))
+	f.Add(agree, uint8(kindGiven), []byte{1})
+	f.Add(agree, uint8(kindGiven), []byte("two"))
+	f.Add(exchange, uint8(kindGiven), []byte("data"))
+	f.Add(plain, uint8(kindGiven), []byte(nil))
+	f.Add(plain, uint8(kindEnded), putEnds([]End{{3, Exited, 3}}))
+	f.Fuzz(func(t *testing.T, how, k uint8, body []byte) {
+		const size = 4
+		card, fenced := newReply(), newReply()
+		e := &embedded{hello: hello{size: size}, fenced: fenced, how: fenceKind(how) % 3, lookups: []*reply{card}, onEnd: func(End) {}}
+		e.exchanged = e.how == fenceExchange
+		for range size {
+			err := e.handle(kind(k), bytes.Clone(body))
+			var rank *RankError
+			if errors.As(err, &rank) && (rank.Code == 0 && !e.exchanged || rank.Code > 255 || strings.ContainsFunc(rank.Why, func(c rune) bool { return c < ' ' || c > '~' })) {
+				t.Errorf("the job is lost: %+v", rank)
 			}
-		default:
+		}
+		if len(e.given) > e.how.answers(size) {
+			t.Errorf("%d answers to a fence of kind %d", len(e.given), e.how)
+		}
+		if card.finished() && card.err == nil && len(card.values[0]) == 0 {
+			t.Error("empty card")
+		}
+		if !fenced.finished() {
+			_ = e.handle(kindFenced, nil)
+		}
+		if fenced.finished() && fenced.err == nil && (len(fenced.values) != e.how.answers(size) || e.how == fenceAgree && len(fenced.values[0]) != 1) {
+			t.Errorf("a fence of kind %d is complete with %q", e.how, fenced.values)
 		}
 	})
 }
@@ -187,8 +185,8 @@ func useKV(t *testing.T, kv kvs, rank, size int) {
 	}
 	spreadSecret(kv, 1)
 	agree(kv, rank, size, []byte("word"))
-	if v, err := kv.get(0, cardKey(0, 0)); err == nil {
-		joinCard(v, func(p int) (string, error) { return kv.get(0, cardKey(0, p)) })
+	if v, err := kv.get(0, partKey(keyCard, 0, 0)); err == nil {
+		joinValue(v, func(p int) (string, error) { return kv.get(0, partKey(keyCard, 0, p)) })
 	}
 	kv.fence()
 	kv.close()
@@ -196,11 +194,11 @@ func useKV(t *testing.T, kv kvs, rank, size int) {
 
 // Whatever a PMI-1 server answers, a client does not panic, and accepts only values within their bounds.
 func FuzzPMI1(f *testing.F) {
-	server := &fakePMI{values: map[string]string{keySecret: b64.EncodeToString(fuzzSecret), cardKey(0, 0): "1,4,1,Y2FyZA", agreeKey(0): "d29yZA"}, size: 2, vallen: 1024, mapping: "(vector,(0,1,2))"}
+	server := &fakePMI{values: map[string]string{keySecret: b64.EncodeToString(fuzzSecret), partKey(keyCard, 0, 0): "2,4,Y2FyZA", agreeKey(0): "d29yZA"}, size: 2, vallen: 1024, mapping: "(vector,(0,1,2))"}
 	var whole string
 	for _, cmd := range []string{"cmd=initack", "cmd=init pmi_version=1", "cmd=get_maxes", "cmd=get_my_kvsname", "cmd=barrier_in",
 		"cmd=get key=" + keySecret, "cmd=get key=" + mappingKey, "cmd=put", "cmd=barrier_in", "cmd=barrier_in",
-		"cmd=get key=" + agreeKey(0), "cmd=get key=" + cardKey(0, 0), "cmd=barrier_in", "cmd=finalize"} {
+		"cmd=get key=" + agreeKey(0), "cmd=get key=" + partKey(keyCard, 0, 0), "cmd=barrier_in", "cmd=finalize"} {
 		m, err := parse1(cmd)
 		if err != nil {
 			f.Fatal(err)
@@ -227,11 +225,11 @@ func FuzzPMI1(f *testing.F) {
 
 // Whatever a PMI-2 server answers, a client does not panic, and accepts only values within their bounds.
 func FuzzPMI2(f *testing.F) {
-	server := &fakePMI{values: map[string]string{keySecret: b64.EncodeToString(fuzzSecret), cardKey(0, 0): "1,4,1,Y2FyZA", agreeKey(0): "d29yZA"}, size: 2, mapping: "(vector,(0,1,2))"}
+	server := &fakePMI{values: map[string]string{keySecret: b64.EncodeToString(fuzzSecret), partKey(keyCard, 0, 0): "2,4,Y2FyZA", agreeKey(0): "d29yZA"}, size: 2, mapping: "(vector,(0,1,2))"}
 	whole := "cmd=response_to_init pmi_version=2 pmi_subversion=0 rc=0\n"
 	for _, m := range []message{{"cmd": "fullinit"}, {"cmd": "job-getid"}, {"cmd": "kvs-fence"}, {"cmd": "kvs-get", "key": keySecret},
 		{"cmd": "info-getjobattr", "key": mappingKey}, {"cmd": "kvs-put"}, {"cmd": "kvs-fence"}, {"cmd": "kvs-fence"}, {"cmd": "kvs-get", "key": agreeKey(0)},
-		{"cmd": "kvs-get", "key": cardKey(0, 0)}, {"cmd": "kvs-fence"}, {"cmd": "finalize"}} {
+		{"cmd": "kvs-get", "key": partKey(keyCard, 0, 0)}, {"cmd": "kvs-fence"}, {"cmd": "finalize"}} {
 		whole += server.answer2(1, m)
 	}
 	f.Add([]byte(whole), false)
@@ -272,15 +270,20 @@ func FuzzPMI2Message(f *testing.F) {
 	})
 }
 
-// A card that is joined from its pieces has a length within the limit.
+// Data that is joined from its pieces has a length within the limit, and a card is not empty.
 func FuzzCard(f *testing.F) {
-	f.Add("1,4,1,Y2FyZA", "")
-	f.Add("1,4,2,Y2Fy", "ZA")
-	f.Add("2,1,1,", "x")
-	f.Add("1,65536,87382,", "A")
+	f.Add("2,4,Y2FyZA", "")
+	f.Add("2,4,Y2Fy", "ZA")
+	f.Add("1,1,1,", "x")
+	f.Add("2,65536,", "A")
+	f.Add("2,0,", "")
 	f.Fuzz(func(t *testing.T, first, more string) {
-		card, err := joinCard(first, func(int) (string, error) { return more, nil })
-		if err == nil && (len(card) < 1 || len(card) > MaxCard) {
+		data, err := joinValue(first, func(int) (string, error) { return more, nil })
+		if err == nil && len(data) > MaxCard {
+			t.Errorf("data of %d bytes", len(data))
+		}
+		c := newKeyed("test", 0, 1, alone{partKey(keyCard, 0, 0): first, partKey(keyCard, 0, 1): more}).client
+		if card, err := c.Lookup(t.Context(), 0); err == nil && (len(card) < 1 || len(card) > MaxCard) {
 			t.Errorf("card of %d bytes", len(card))
 		}
 	})

@@ -16,13 +16,6 @@ const SecretSize = 32
 // MaxCard is the size in bytes of the largest business card.
 const MaxCard = 64 << 10
 
-var (
-	errTwice       = fmt.Errorf("Publish called twice: %w", ErrInvalid)
-	errAgreed      = fmt.Errorf("Agree called twice, or after Publish: %w", ErrInvalid)
-	errExchanging  = fmt.Errorf("Exchange already in progress or cancelled: %w", ErrInvalid)
-	errUnpublished = fmt.Errorf("Fence called before Publish: %w", ErrInvalid)
-)
-
 // Errors, found with errors.Is.
 var (
 	// ErrClosed means that Close was called.
@@ -59,9 +52,8 @@ func (e *RankError) Error() string {
 	return fmt.Sprintf("rank %d: %s", e.Rank, e.Why)
 }
 
-// Job is this process's place among the ranks that were started together. All
-// methods may be called by several goroutines at once. Errors name the launcher
-// and the operation.
+// Job is this process's place among the ranks that were started together: a [Client], or what a program implements
+// itself. All methods may be called by several goroutines at once. Errors name the launcher and the operation.
 type Job interface {
 	// Rank returns this process's number, from 0 to Size()-1.
 	Rank() int
@@ -91,41 +83,8 @@ type Job interface {
 	// counts as 1). It returns after a second at most; the caller then exits.
 	Abort(code int, why string)
 	// Close leaves the job in order. If rank 0 serves the rendezvous, its Close blocks until the other ranks have closed
-	// or died; see Leaver. Later calls fail with ErrClosed; a second Close returns nil.
+	// or died; see Client.Leave. Later calls fail with ErrClosed; a second Close returns nil.
 	Close() error
-}
-
-// Leaver is a Job that can leave without waiting for other ranks.
-type Leaver interface {
-	Job
-	// Leave is Close, but waits for other ranks only until ctx ends, and then returns the error of ctx. Ranks that have
-	// not closed by then lose their launcher.
-	Leave(ctx context.Context) error
-}
-
-// Watcher is a Job that notices, without being called, that its launcher is gone or that a rank aborted the job.
-type Watcher interface {
-	Job
-	// Lost returns a channel that is closed when the launcher is gone or a rank has aborted the job.
-	Lost() <-chan struct{}
-	// Err returns the cause once Lost is closed: ErrLauncher, a RankError, or, if rank 0 was the launcher, both. It is nil
-	// before.
-	Err() error
-}
-
-// Exchanger is a Job whose ranks give data to each other, as often as they like. Only the embedded launcher has it: see
-// [Join].
-//
-// A rank that has exchanged needs all others: when one of them dies or leaves, the job is lost for it. Lost is closed
-// and Err is a RankError, whether an exchange is under way or not.
-type Exchanger interface {
-	Watcher
-	// Exchange gives data, of 0 to MaxCard bytes, to all ranks. It returns when all ranks have called it, with what
-	// each gave, by rank; the slices belong to the caller. One call may be under way at a time. When ctx ends first,
-	// no further call succeeds. The traffic of a job grows with the square of its ranks.
-	Exchange(ctx context.Context, data []byte) ([][]byte, error)
-	// Barrier returns when all ranks have called it: an Exchange of nothing.
-	Barrier(ctx context.Context) error
 }
 
 // Traffic counts what a rank exchanged with its launcher, joining included. With PMIx only requests are known.
@@ -134,13 +93,8 @@ type Traffic struct {
 	Requests       uint64
 }
 
-// Meter is a Job that counts the bytes and requests it exchanges with its launcher.
-type Meter interface {
-	Job
-	Traffic() Traffic
-}
-
-func newSecret() []byte {
+// NewSecret returns a job's secret: SecretSize random bytes.
+func NewSecret() []byte {
 	s := make([]byte, SecretSize)
 	rand.Read(s) // never fails
 	return s
@@ -161,17 +115,9 @@ func jobID(k *handshake.Key) string {
 	return hex.EncodeToString(id[:16])
 }
 
-// exitCode returns the exit code of an abort: never 0.
-func exitCode(code int) int {
-	if code < 1 || code > 255 {
-		return 1
-	}
-	return code
-}
-
-func checkCard(card []byte) error {
-	if len(card) < 1 || len(card) > MaxCard {
-		return fmt.Errorf("card of %d bytes, want 1 to %d: %w", len(card), MaxCard, ErrInvalid)
+func checkLen(what string, b []byte, least, most int) error {
+	if len(b) < least || len(b) > most {
+		return fmt.Errorf("%s of %d bytes, want %d to %d: %w", what, len(b), least, most, ErrInvalid)
 	}
 	return nil
 }

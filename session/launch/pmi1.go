@@ -75,7 +75,7 @@ func (p *pmi1) ask(line, cmd string) (message, error) {
 	return m, err
 }
 
-func findPMI1(ctx context.Context, env environ) (Job, error) {
+func findPMI1(ctx context.Context, env environ) (*Client, error) {
 	c, err := openPMI(ctx, env)
 	if err != nil {
 		return nil, err
@@ -129,7 +129,7 @@ func (p *pmi1) setLimits(maxes message, space string) error {
 	// The limits count the zero of a C string, and a line has its own.
 	const longest = len("cmd=put kvsname= key= value=\n") + 32
 	p.space, p.limit = space, min(value-1, maxLine1-1-longest-len(space))
-	if key <= len(cardKey(MaxSize, MaxCard)) || p.limit < 32 {
+	if key <= len(partKey(keyCard, MaxSize, MaxCard)) || p.limit < 32 {
 		return fmt.Errorf("the launcher takes keys of %d and values of %d bytes, which is too little: %w", key, value, ErrInvalid)
 	}
 	return nil
@@ -172,17 +172,14 @@ func (p *pmi1) get(_ int, key string) (string, error) {
 	switch {
 	case errors.Is(err, ErrLauncher):
 		return "", err
-	case err != nil, m["value"] == "":
-		return "", errNoKey
+	case err != nil:
+		return "", nil
 	}
 	return m["value"], nil
 }
 
 func (p *pmi1) oneHost(size int) (bool, error) {
 	mapping, err := p.get(0, mappingKey)
-	if errors.Is(err, errNoKey) {
-		err = nil
-	}
 	return err == nil && oneNode(mapping, size), err
 }
 

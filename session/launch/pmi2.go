@@ -2,6 +2,7 @@ package launch
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -119,7 +120,7 @@ func seenPMI2(env environ) string {
 	return firstOf(env, "SLURM_STEP_ID")
 }
 
-func findPMI2(ctx context.Context, env environ) (Job, error) {
+func findPMI2(ctx context.Context, env environ) (*Client, error) {
 	if env(envPMIFD) == "" {
 		return nil, fmt.Errorf("%s is not set: %w", envPMIFD, ErrInvalid)
 	}
@@ -185,8 +186,8 @@ func (p *pmi2) get(rank int, key string) (string, error) {
 	switch {
 	case errors.Is(err, ErrLauncher):
 		return "", err
-	case err != nil, !strings.EqualFold(m["found"], "true"), m["value"] == "":
-		return "", errNoKey
+	case err != nil, !strings.EqualFold(m["found"], "true"):
+		return "", nil
 	}
 	return m["value"], nil
 }
@@ -205,8 +206,8 @@ func (p *pmi2) fence() error {
 	if _, err := p.ask("kvs-fence"); err != nil || !p.hydra {
 		return err
 	}
-	if _, err := p.get(p.rank, "bw-nobody"); !errors.Is(err, errNoKey) {
-		return gone(err)
+	if v, err := p.get(p.rank, "bw-nobody"); v != "" || err != nil {
+		return gone(cmp.Or(err, errFrame))
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ func envOf(pairs ...string) environ {
 }
 
 // joinFake joins a fake launcher.
-func joinFake(t testing.TB, name string, f *fakePMI, rank int) (*kvJob, error) {
+func joinFake(t testing.TB, name string, f *fakePMI, rank int) (*Client, error) {
 	c := &pmiConn{Conn: f.rank(rank)}
 	var kv kvs
 	var err error
@@ -73,11 +73,8 @@ func TestSplitCardIsUndoneByJoinCard(t *testing.T) {
 	for limit := 16; limit < 200; limit++ {
 		for _, size := range []int{1, 2, 3, limit / 2, limit, 1000, 4096} {
 			c := card("x", limit, size)
-			values, err := splitCard(c, limit)
-			if err != nil {
-				t.Fatalf("card of %d, limit %d: %v", size, limit, err)
-			}
-			got, err := joinCard(values[0], func(p int) (string, error) { return values[p], nil })
+			values := splitValue(c, limit)
+			got, err := joinValue(values[0], func(p int) (string, error) { return values[p], nil })
 			if err != nil || !bytes.Equal(got, c) {
 				t.Errorf("card of %d, limit %d: %v", size, limit, err)
 			}
@@ -87,18 +84,16 @@ func TestSplitCardIsUndoneByJoinCard(t *testing.T) {
 
 // A damaged card is an error.
 func TestDamagedCardsAreErrors(t *testing.T) {
-	whole, err := splitCard([]byte("a card"), 100)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range []string{"", "1", "1,", "1,6,1", "1,6,1,", "1,7,1," + whole[0][6:], "1,6,0," + whole[0][6:], "1,6,2," + whole[0][6:],
-		"1,6,1,!!!!!!!!", "1,-6,1,YSBjYXJk", "1,999999999,1,YSBjYXJk", "x,6,1,YSBjYXJk"} {
-		if c, err := joinCard(s, func(int) (string, error) { return "", nil }); err == nil {
+	whole := splitValue([]byte("a card"), 100)
+	text := whole[0][len("2,6,"):]
+	for _, s := range []string{"", "2", "2,", "2,6", "2,6,", "2,7," + text, "2,5," + text, "2,6," + text + "A", "2,6," + text[1:],
+		"2,6,!!!!!!!!", "2,-6,YSBjYXJk", "2,999999999,YSBjYXJk", "x,6,YSBjYXJk"} {
+		if c, err := joinValue(s, func(int) (string, error) { return "", nil }); err == nil {
 			t.Errorf("%q: %q, want an error", s, c)
 		}
 	}
-	if _, err := joinCard("2,6,1,YSBjYXJk", nil); !errors.Is(err, ErrVersion) {
-		t.Errorf("card of version 2: %v, want ErrVersion", err)
+	if _, err := joinValue("1,6,1,YSBjYXJk", nil); !errors.Is(err, ErrVersion) {
+		t.Errorf("card of version 1: %v, want ErrVersion", err)
 	}
 }
 

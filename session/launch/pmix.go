@@ -24,7 +24,7 @@ var _ kvs = (*pmixKV)(nil)
 
 var pmixTaken atomic.Bool
 
-func findPMIx(ctx context.Context, _ environ) (Job, error) {
+func findPMIx(ctx context.Context, _ environ) (*Client, error) {
 	if !pmixTaken.CompareAndSwap(false, true) {
 		return nil, fmt.Errorf("this process has joined before: %w", ErrInvalid)
 	}
@@ -73,7 +73,7 @@ func (p *pmixKV) get(rank int, key string) (string, error) {
 	err = p.answer(err)
 	var e *pmix.Error
 	if errors.As(err, &e) && (e.Status == pmix.ErrNotFound || e.Status == pmix.ErrTimeout) {
-		err = errNoKey
+		err = nil
 	}
 	return string(b), err
 }

@@ -59,7 +59,7 @@ func launcherProgram(ctx context.Context) error {
 		}
 		go func() {
 			cmd.Wait()
-			s.Gone(r)
+			s.Ended(End{Rank: r, How: Lost})
 			codes <- cmd.ProcessState.ExitCode()
 		}()
 	}
@@ -134,7 +134,7 @@ func exchangeProgram(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if same, err := j.(Agreer).Agree(ctx, make([]byte, scaleWord)); err != nil {
+	if same, err := j.Agree(ctx, make([]byte, scaleWord)); err != nil {
 		return fmt.Errorf("agree: %w", err)
 	} else if !same {
 		return errors.New("the ranks of one host did not agree on one word")
@@ -142,10 +142,7 @@ func exchangeProgram(ctx context.Context) error {
 	if err := exchange(ctx, j, envInt("BYWASH_TEST_CARD", 300), min(envInt("BYWASH_TEST_PEERS", j.Size()), j.Size())); err != nil {
 		return err
 	}
-	var t Traffic
-	if m, ok := j.(Meter); ok {
-		t = m.Traffic()
-	}
+	t := j.Traffic()
 	fmt.Printf("ok %s %d %d %s %d %d %d\n", j.Name(), j.Rank(), j.Size(), j.ID(), t.Sent, t.Received, t.Requests)
 	return j.Close()
 }
@@ -161,12 +158,11 @@ func hangProgram(ctx context.Context) error {
 	}
 	fmt.Printf("joined %d %d %d\n", j.Rank(), os.Getpid(), os.Getppid())
 	if j.Rank() == 0 {
-		w := j.(Watcher)
 		select {
-		case <-w.Lost():
+		case <-j.Lost():
 		case <-ctx.Done():
 		}
-		return w.Err()
+		return j.Err()
 	}
 	return j.Fence(ctx)
 }
@@ -211,7 +207,8 @@ func abortProgram(ctx context.Context) error {
 	return withoutRank1(ctx, j)
 }
 
-// barrierProgram: rank 0 enters the fence late, and makes a file right before. The others must find it.
+// barrierProgram: rank 0 enters the fence late, and makes a file right before. The others must find it. Then all ranks
+// exchange data, twice.
 func barrierProgram(ctx context.Context) error {
 	file := os.Getenv("BYWASH_TEST_FILE")
 	j, err := Find(ctx)
@@ -234,6 +231,17 @@ func barrierProgram(ctx context.Context) error {
 		}
 		if _, err := os.Stat(name); err != nil {
 			return err
+		}
+	}
+	for _, size := range []int{0, 3000} {
+		given, err := j.Exchange(ctx, card("data", j.Rank(), size))
+		if err != nil {
+			return err
+		}
+		for r := range j.Size() {
+			if !bytes.Equal(given[r], card("data", r, size)) {
+				return fmt.Errorf("rank %d gave %d bytes, want %d of its own", r, len(given[r]), size)
+			}
 		}
 	}
 	fmt.Println("ok")
@@ -279,7 +287,7 @@ func agreeProgram(ctx context.Context) error {
 	case envInt("BYWASH_TEST_DIES", -1):
 		os.Exit(3)
 	}
-	same, err := j.(Agreer).Agree(ctx, word)
+	same, err := j.Agree(ctx, word)
 	if err != nil {
 		return err
 	}

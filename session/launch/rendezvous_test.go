@@ -34,7 +34,7 @@ func newServer(t testing.TB, size int) *Server {
 	return s
 }
 
-func join(t testing.TB, s *Server, rank int) *embedded {
+func join(t testing.TB, s *Server, rank int) *Client {
 	t.Helper()
 	j, err := joinEmbedded(context.Background(), s.Addr(), rank, len(s.ranks), s.secret, false)
 	if err != nil {
@@ -44,10 +44,13 @@ func join(t testing.TB, s *Server, rank int) *embedded {
 	return j
 }
 
+// wire returns the connection of a rank.
+func wire(c *Client) *embedded { return c.dialect.(*embedded) }
+
 // fenced joins all ranks of a job, each of which has published and fenced.
-func fenced(t testing.TB, s *Server) []*embedded {
+func fenced(t testing.TB, s *Server) []*Client {
 	t.Helper()
-	jobs := make([]*embedded, len(s.ranks))
+	jobs := make([]*Client, len(s.ranks))
 	var wg sync.WaitGroup
 	for r := range jobs {
 		jobs[r] = join(t, s, r)
@@ -241,23 +244,30 @@ func TestManySilentConnectionsAreBounded(t *testing.T) {
 // other ranks are notified which.
 func TestMalformedMessageEndsOnlyItsRank(t *testing.T) {
 	for name, sendMalformed := range map[string]func(e *embedded){
-		"unknown kind":   func(e *embedded) { e.send(99, nil) },
-		"no card":        func(e *embedded) { e.send(kindPublish, nil) },
-		"fence first":    func(e *embedded) { e.send(kindFence, nil) },
-		"far rank":       func(e *embedded) { e.send(kindLookup, putLookup(1, 1<<31)) },
-		"short look-up":  func(e *embedded) { e.send(kindLookup, []byte{1}) },
-		"abort of 0":     func(e *embedded) { e.send(kindAbort, []byte{0, 0, 0, 0}) },
-		"forged frame":   func(e *embedded) { e.frames.Seal(nil, nil); e.send(kindFence, nil) },
-		"huge frame":     func(e *embedded) { e.conn.Write([]byte{0xff, 0xff, 0xff, 0xff}) },
-		"truncated":      func(e *embedded) { e.conn.Write([]byte{0, 1, 0, 0, 1}); e.conn.Close() },
-		"huge data":      func(e *embedded) { e.send(kindExchange, make([]byte, MaxCard+1)) },
-		"two exchanges":  func(e *embedded) { e.send(kindExchange, nil); e.send(kindExchange, nil) },
+		"unknown kind":     func(e *embedded) { e.send(99, nil) },
+		"no card":          func(e *embedded) { e.send(kindPublish, nil) },
+		"no kind of fence": func(e *embedded) { e.send(kindFence, nil) },
+		"other fence":      func(e *embedded) { e.send(kindFence, []byte{3}) },
+		"huge word":        func(e *embedded) { e.send(kindFence, append([]byte{byte(fenceAgree)}, make([]byte, MaxWord+1)...)) },
+		"fence first":      func(e *embedded) { e.send(kindFence, []byte{byte(fencePlain)}) },
+		"far rank":         func(e *embedded) { e.send(kindLookup, putLookup(1<<31)) },
+		"short look-up":    func(e *embedded) { e.send(kindLookup, []byte{1}) },
+		"abort of 0":       func(e *embedded) { e.send(kindAbort, putRankError(&RankError{Rank: 1})) },
+		"forged frame":     func(e *embedded) { e.frames.Seal(nil, nil); e.send(kindFence, []byte{byte(fenceExchange)}) },
+		"huge frame":       func(e *embedded) { e.conn.Write([]byte{0xff, 0xff, 0xff, 0xff}) },
+		"truncated":        func(e *embedded) { e.conn.Write([]byte{0, 1, 0, 0, 1}); e.conn.Close() },
+		"huge data":        func(e *embedded) { e.send(kindFence, append([]byte{byte(fenceExchange)}, make([]byte, MaxCard+1)...)) },
+		"two exchanges": func(e *embedded) {
+			exchange := []byte{byte(fenceExchange)}
+			e.send(kindFence, exchange)
+			e.send(kindFence, exchange)
+		},
 		"second goodbye": func(e *embedded) { e.send(kindPublish, []byte("x")); e.send(kindPublish, []byte("x")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer(t, 2)
 			good, bad := join(t, s, 0), join(t, s, 1)
-			sendMalformed(bad)
+			sendMalformed(wire(bad))
 			if err := good.Publish(t.Context(), []byte("card")); err != nil {
 				t.Fatal(err)
 			}
@@ -276,10 +286,10 @@ func TestMalformedMessageEndsOnlyItsRank(t *testing.T) {
 }
 
 func TestOrderOfCalls(t *testing.T) {
-	for name, open := range map[string]func(*testing.T) Job{
-		"embedded": func(t *testing.T) Job { return join(t, newServer(t, 1), 0) },
-		"alone":    func(*testing.T) Job { return Alone() },
-		"kvs": func(t *testing.T) Job {
+	for name, open := range map[string]func(*testing.T) *Client{
+		"embedded": func(t *testing.T) *Client { return join(t, newServer(t, 1), 0) },
+		"alone":    func(*testing.T) *Client { return Alone() },
+		"kvs": func(t *testing.T) *Client {
 			j, err := joinKV(t.Context(), namePMI1, 0, 1, newMemKV(1).rank())
 			if err != nil {
 				t.Fatal(err)
@@ -312,6 +322,9 @@ func TestOrderOfCalls(t *testing.T) {
 			for _, r := range []int{-1, 1} {
 				_, err := j.Lookup(ctx, r)
 				want("rank outside", err, ErrInvalid)
+			}
+			if name != nameEmbedded {
+				want("watch ends", j.WatchEnds(func(End) {}), errors.ErrUnsupported)
 			}
 			want("close", j.Close(), nil)
 			want("close again", j.Close(), nil)

@@ -49,15 +49,15 @@ func simulate(t *testing.T, size int) (rank, total Traffic) {
 	}
 	c := make([]byte, scaleCard)
 	for r := range size {
-		handle(r, kindAgree, make([]byte, scaleWord))
+		handle(r, kindFence, append([]byte{byte(fenceAgree)}, make([]byte, scaleWord)...))
 	}
 	for r := range size {
 		handle(r, kindPublish, c)
-		handle(r, kindFence, nil)
+		handle(r, kindFence, []byte{byte(fencePlain)})
 	}
 	for r := range size {
 		for i := range scalePeers {
-			handle(r, kindLookup, putLookup(uint32(i), uint32((r+1+i)%size)))
+			handle(r, kindLookup, putLookup((r+1+i)%size))
 		}
 		handle(r, kindBye, nil)
 	}
@@ -100,10 +100,7 @@ func TestTrafficOfARankIsConstantTo100000Ranks(t *testing.T) {
 
 // Under PMI messages contain rank numbers as decimals: their length is constant but for the digits.
 func TestPMITrafficOfARankIsConstantTo100000Ranks(t *testing.T) {
-	values, err := splitCard(make([]byte, scaleCard), 900)
-	if err != nil {
-		t.Fatal(err)
-	}
+	values := splitValue(make([]byte, scaleCard), 900)
 	for _, name := range []string{namePMI1, namePMI2} {
 		t.Run(name, func(t *testing.T) {
 			var first Traffic

@@ -52,10 +52,8 @@ type serverConn struct {
 	net.Conn
 	frames *handshake.Conn
 	mu     sync.Mutex // for sending
+	queue  []post     // what is to be sent; Server.mu guards it
 }
-
-// NewSecret returns a job's secret: SecretSize random bytes.
-func NewSecret() []byte { return newSecret() }
 
 // Listen opens the port of a rendezvous: on the address, or on any port of the loopback interface when it is empty.
 func Listen(ctx context.Context, addr string) (net.Listener, error) {
@@ -93,21 +91,16 @@ func (s *Server) Aborted() <-chan *RankError { return s.abort }
 // connections that did not prove the secret, or have another version.
 func (s *Server) Refused() <-chan error { return s.refusals }
 
-// Started informs the server that its caller starts the rank's process and will call Ended, or Gone, when the process
-// ends: until then the server does not report the end of a rank whose connection is lost, because it will learn the
-// exit status.
+// Started informs the server that its caller starts the rank's process and will call Ended when the process ends: until
+// then the server does not report the end of a rank whose connection is lost, because it will learn the exit status.
 func (s *Server) Started(rank int) {
 	s.mu.Lock()
 	s.state.ranks[rank].status = true
 	s.mu.Unlock()
 }
 
-// Gone informs the server that a rank's process has ended in an unknown way, whether it had joined or not: fences that
-// need the rank fail.
-func (s *Server) Gone(rank int) { s.Ended(End{Rank: rank, How: Lost}) }
-
-// Ended informs the server how a rank's process has ended, whether it had joined or not: fences that need the rank
-// fail, and ranks that watch ends are notified (EndWatcher).
+// Ended informs the server how a rank's process has ended (Lost: in an unknown way), whether it had joined or not:
+// fences that need the rank fail, and ranks that watch ends are notified (Client.WatchEnds).
 func (s *Server) Ended(e End) {
 	s.leave(e.Rank, rankDied)
 	s.addEnd(e)
@@ -275,6 +268,7 @@ func (s *Server) serve(conn net.Conn) {
 				s.reportSoon()
 			}
 			s.deliver(posts, rank)
+			s.send(c) // here: the rank makes no more requests than it reads answers
 		}
 		if err != nil {
 			break
@@ -345,37 +339,44 @@ func (s *Server) leave(rank int, f rankState) {
 	s.deliver(s.state.leave(rank, f), -1)
 }
 
-// deliver sends the posts and unlocks s.mu. The caller itself sends to the rank that is being served, which only
-// delays that rank; each other post gets a goroutine, so that no rank blocks another.
+// deliver queues the posts and unlocks s.mu. The caller then sends to the rank that is being served; other ranks get a
+// goroutine, so that no rank blocks another.
 func (s *Server) deliver(posts []post, serving int) {
 	if s.state.live == 0 {
 		s.idle.Broadcast()
 	}
-	var own []post
 	for _, p := range posts {
-		if p.to == serving {
-			own = append(own, p)
-		} else if c := s.ranks[p.to]; !s.closed {
-			s.sends.Go(func() { s.send(c, p) })
+		c := s.ranks[p.to]
+		if s.closed && p.to != serving {
+			continue
+		}
+		c.queue = append(c.queue, p)
+		if p.to != serving && len(c.queue) == 1 { // else a sender is there, or about to come
+			s.sends.Go(func() { s.send(c) })
 		}
 	}
-	c := (*serverConn)(nil)
-	if serving >= 0 {
-		c = s.ranks[serving]
-	}
 	s.mu.Unlock()
-	for _, p := range own {
-		s.send(c, p)
-	}
 }
 
-func (s *Server) send(c *serverConn, p post) {
+// send sends what is queued, in order.
+func (s *Server) send(c *serverConn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.SetWriteDeadline(time.Now().Add(writeTime))
-	if err := sendFrame(c.frames, p.kind, p.body); err != nil {
-		c.Close() // its reader notices
-		return
+	for {
+		s.mu.Lock()
+		posts := c.queue
+		c.queue = nil
+		s.mu.Unlock()
+		if len(posts) == 0 {
+			return
+		}
+		for _, p := range posts {
+			c.SetWriteDeadline(time.Now().Add(writeTime))
+			if err := sendFrame(c.frames, p.kind, p.body); err != nil {
+				c.Close() // its reader notices
+				return
+			}
+			s.sent.Add(uint64(frameSize(len(p.body))))
+		}
 	}
-	s.sent.Add(uint64(frameSize(len(p.body))))
 }

@@ -1,6 +1,9 @@
 package launch
 
-import "bytes"
+import (
+	"bytes"
+	"encoding/binary"
+)
 
 // rankState is the state of a rank at the rendezvous.
 type rankState uint8
@@ -13,12 +16,9 @@ const (
 	rankLate // rank 0 does not wait for it any more
 )
 
-func (f rankState) String() string {
+// why returns the reason that other ranks get for a rank that is gone.
+func (f rankState) why() string {
 	switch f {
-	case rankAbsent:
-		return "absent"
-	case rankJoined:
-		return "joined"
 	case rankLeft:
 		return "left"
 	case rankLate:
@@ -34,34 +34,29 @@ type post struct {
 	body []byte
 }
 
-// serverState is the rendezvous without its sockets: it takes requests of ranks and returns posts.
+// serverState is the rendezvous without its sockets: it takes requests of ranks and returns posts, in the order in
+// which a rank gets them.
 type serverState struct {
-	ranks        []member
-	live         int // joined
-	entered      int // ranks inside the fence
-	gone         int // the first rank that left or died, or -1
-	abort        *RankError
-	vote         []byte // the first rank's to agree on
-	votes        int    // ranks that have sent a word
-	votesPending int    // of votes, ranks that wait for the answer
-	votesDiffer  bool   // not all words are the same
-	exchanging   int    // ranks inside the exchange
-	ends         []End  // of ranks, in the order in which they became known
+	ranks   []member
+	live    int       // joined
+	entered int       // ranks inside the fence
+	how     fenceKind // of all of these
+	gone    int       // the first rank that left or died, or -1
+	abort   *RankError
+	ends    []End // of ranks, in the order in which they became known
 }
 
 type member struct {
-	state        rankState
-	voted        bool // the rank has sent a word to agree on
-	votePending  bool // the rank waits for the answer
-	inFence      bool
-	card         []byte
-	dependsOnAll bool   // the rank has exchanged, and was not notified of a loss yet
-	exchanging   bool   // the rank has sent data, and waits for that of the others
-	data         []byte // of the exchange
-	ended        bool   // its end is in ends
-	status       bool   // its exit status will be known
-	watches      bool   // ends are reported to it
-	reported     int    // how many of ends were reported to it
+	state     rankState
+	card      []byte
+	inFence   bool
+	how       fenceKind
+	data      []byte // of the fence
+	exchanged bool   // the rank is notified when another is gone
+	ended     bool   // its end is in ends
+	status    bool   // its exit status will be known
+	watches   bool   // ends are reported to it
+	reported  int    // how many of ends were reported to it
 }
 
 func newServerState(size int) *serverState {
@@ -76,17 +71,17 @@ func (st *serverState) join(h *hello) (status, []post) {
 	case int64(h.rank) >= int64(len(st.ranks)):
 		return statusRank, nil
 	}
-	m := &st.ranks[h.rank]
-	if m.state == rankLate {
+	switch m := &st.ranks[h.rank]; m.state {
+	case rankAbsent:
+		m.state = rankJoined
+	case rankLate:
 		return statusLate, nil
-	}
-	if m.state != rankAbsent {
+	default:
 		return statusTaken, nil
 	}
-	m.state = rankJoined
 	st.live++
 	if st.abort != nil {
-		return statusOK, []post{st.aborted(int(h.rank))}
+		return statusOK, []post{{int(h.rank), kindGone, putRankError(st.abort)}}
 	}
 	return statusOK, nil
 }
@@ -98,17 +93,6 @@ func (st *serverState) handle(rank int, k kind, body []byte) ([]post, error) {
 		return nil, errFrame
 	}
 	switch k {
-	case kindAgree:
-		if m.voted || m.card != nil || checkWord(body) != nil {
-			return nil, errFrame
-		}
-		m.voted, m.votePending = true, true
-		st.votesPending++
-		if st.votes++; st.votes == 1 {
-			st.vote = body
-		}
-		st.votesDiffer = st.votesDiffer || !bytes.Equal(st.vote, body)
-		return st.agree(), nil
 	case kindPublish:
 		if m.card != nil || len(body) < 1 || len(body) > MaxCard {
 			return nil, errFrame
@@ -116,22 +100,17 @@ func (st *serverState) handle(rank int, k kind, body []byte) ([]post, error) {
 		m.card = body
 		return nil, nil
 	case kindFence:
-		if m.inFence || m.card == nil || len(body) != 0 {
+		how, data, err := parseFence(body)
+		if err != nil || m.inFence || how == fencePlain && m.card == nil || st.entered > 0 && how != st.how {
 			return nil, errFrame
 		}
-		m.inFence = true
-		st.entered++
-		return st.fence(), nil
-	case kindExchange:
-		if m.exchanging || len(body) > MaxCard {
-			return nil, errFrame
-		}
-		m.dependsOnAll, m.exchanging, m.data = true, true, body
-		st.exchanging++
+		m.inFence, m.how, m.data = true, how, data
+		m.exchanged = m.exchanged || how == fenceExchange
 		if st.gone >= 0 {
-			return st.lost(), nil
+			return st.failFence(rank), nil
 		}
-		return st.exchange(), nil
+		st.entered, st.how = st.entered+1, how
+		return st.completeFence(), nil
 	case kindWatch:
 		if m.watches || len(body) != 0 {
 			return nil, errFrame
@@ -139,17 +118,16 @@ func (st *serverState) handle(rank int, k kind, body []byte) ([]post, error) {
 		m.watches = true
 		return st.reportEnds(), nil
 	case kindLookup:
-		id, of, err := parseLookup(body)
-		if err != nil || int64(of) >= int64(len(st.ranks)) {
+		if len(body) != 4 || int64(binary.BigEndian.Uint32(body)) >= int64(len(st.ranks)) {
 			return nil, errFrame
 		}
-		return []post{{rank, kindCard, putCard(id, st.ranks[of].card)}}, nil
+		return []post{{rank, kindCard, st.ranks[binary.BigEndian.Uint32(body)].card}}, nil
 	case kindAbort:
-		code, why, err := parseAbort(body)
-		if err != nil {
-			return nil, err
+		e, err := parseRankError(body)
+		if err != nil || e.Rank != rank || e.Code == 0 {
+			return nil, errFrame
 		}
-		return st.end(rank, code, why), nil
+		return st.end(e), nil
 	case kindBye:
 		if len(body) != 0 {
 			return nil, errFrame
@@ -169,112 +147,74 @@ func (st *serverState) leave(rank int, f rankState) []post {
 	if m.state == rankJoined {
 		st.live--
 	}
-	if m.inFence {
-		m.inFence = false
-		st.entered--
-	}
-	if m.votePending {
-		m.votePending = false
-		st.votesPending--
-	}
-	if m.exchanging {
-		m.exchanging, m.data = false, nil
-		st.exchanging--
-	}
-	m.dependsOnAll = false
-	m.state = f
-	if st.gone < 0 {
-		st.gone = rank
-	}
-	return append(append(st.agree(), st.fence()...), st.lost()...)
-}
-
-// exchange sends all data to all ranks once all have sent theirs.
-func (st *serverState) exchange() (out []post) {
-	if st.exchanging < len(st.ranks) {
+	m.state, m.data = f, nil
+	if st.gone >= 0 {
 		return nil
 	}
-	for from := range st.ranks {
-		m := &st.ranks[from]
-		body := putGiven(from, m.data)
-		m.exchanging, m.data = false, nil
-		for to := range st.ranks {
-			out = append(out, post{to, kindGiven, body})
-		}
-	}
-	st.exchanging = 0
-	return out
-}
-
-// lost notifies the ranks that have exchanged which rank is gone. If the job was aborted, they were notified of that
-// instead.
-func (st *serverState) lost() (out []post) {
-	for r := range st.ranks {
-		if m := &st.ranks[r]; m.dependsOnAll && st.abort == nil {
-			m.dependsOnAll = false
-			out = append(out, post{r, kindLost, putGone(st.gone, st.ranks[st.gone].state)})
-		}
-	}
-	return out
-}
-
-// agree answers the ranks that have sent their word once all have, or one no longer can.
-func (st *serverState) agree() (out []post) {
-	if st.votesPending == 0 || st.gone < 0 && st.votes < len(st.ranks) {
-		return nil
-	}
-	same := byte(0)
-	if st.gone < 0 && !st.votesDiffer {
-		same = 1
-	}
-	for r := range st.ranks {
-		if m := &st.ranks[r]; m.votePending {
-			m.votePending = false
-			out = append(out, post{r, kindAgreed, []byte{same}})
-		}
-	}
-	st.votesPending = 0
-	return out
-}
-
-// fence answers all ranks inside the fence once all are in, or one can no longer enter.
-func (st *serverState) fence() []post {
-	answer := post{kind: kindFenced}
-	switch {
-	case st.entered == 0: // most ranks leave while no rank is inside
-		return nil
-	case st.gone >= 0:
-		answer = post{kind: kindGone, body: putGone(st.gone, st.ranks[st.gone].state)}
-	case st.entered < len(st.ranks):
-		return nil
-	}
+	st.gone, st.entered = rank, 0
 	var out []post
 	for r := range st.ranks {
-		if st.ranks[r].inFence {
-			st.ranks[r].inFence = false
-			answer.to = r
-			out = append(out, answer)
-		}
+		out = append(out, st.failFence(r)...)
+	}
+	return out
+}
+
+// completeFence answers all ranks once all are inside the fence.
+func (st *serverState) completeFence() (out []post) {
+	if st.entered < len(st.ranks) {
+		return nil
 	}
 	st.entered = 0
+	same := byte(1)
+	for _, m := range st.ranks {
+		if !bytes.Equal(m.data, st.ranks[0].data) {
+			same = 0
+		}
+	}
+	for r := range st.ranks {
+		switch st.how {
+		case fenceAgree:
+			out = append(out, post{r, kindGiven, []byte{same}})
+		case fenceExchange:
+			for _, m := range st.ranks {
+				out = append(out, post{r, kindGiven, m.data})
+			}
+		}
+		out = append(out, post{r, kindFenced, nil})
+	}
+	for r := range st.ranks {
+		st.ranks[r].inFence, st.ranks[r].data = false, nil
+	}
 	return out
+}
+
+// failFence notifies a rank inside the fence, or that has exchanged, which rank is gone. Ranks that compare words get
+// the answer that these differ.
+func (st *serverState) failFence(r int) []post {
+	m := &st.ranks[r]
+	in := m.inFence
+	m.inFence, m.data = false, nil
+	switch {
+	case m.state != rankJoined || !in && !m.exchanged:
+		return nil
+	case m.how == fenceAgree && !m.exchanged:
+		return []post{{r, kindGiven, []byte{0}}, {r, kindFenced, nil}}
+	}
+	return []post{{r, kindGone, putRankError(&RankError{Rank: st.gone, Why: st.ranks[st.gone].state.why()})}}
 }
 
 // end aborts the job. Only the first rank that does so is named.
-func (st *serverState) end(rank, code int, why string) []post {
+func (st *serverState) end(e *RankError) []post {
 	if st.abort != nil {
 		return nil
 	}
-	st.abort = &RankError{Rank: rank, Code: exitCode(code), Why: "aborted the job: " + why}
+	e.Why = "aborted the job: " + e.Why
+	st.abort = e
 	var out []post
 	for r := range st.ranks {
 		if st.ranks[r].state == rankJoined {
-			out = append(out, st.aborted(r))
+			out = append(out, post{r, kindGone, putRankError(e)})
 		}
 	}
 	return out
-}
-
-func (st *serverState) aborted(to int) post {
-	return post{to, kindAborted, putAborted(st.abort.Rank, st.abort.Code, st.abort.Why)}
 }

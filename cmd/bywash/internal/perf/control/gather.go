@@ -81,7 +81,7 @@ func (g *gathering) start(self []string, rank, size int, secret []byte) error {
 			f.err = errors.New("it ended early")
 		}
 		close(f.gone)
-		g.server.Gone(rank)
+		g.server.Ended(launch.End{Rank: rank, How: launch.Lost})
 	}()
 	return nil
 }
@@ -121,7 +121,7 @@ func (g *gathering) close() {
 const dialTime = 10 * time.Second
 
 // dial joins the job of a listener. While that serves another lead, it waits.
-func (c *Config) dial(ctx context.Context, addr string) (launch.Exchanger, error) {
+func (c *Config) dial(ctx context.Context, addr string) (*launch.Client, error) {
 	if c.SecretFile == "" {
 		return nil, errors.New("give the listener's secret file: --secret-file F")
 	}

@@ -28,11 +28,7 @@ func ServeChild(ctx context.Context, version string) error {
 	if err != nil {
 		return err
 	}
-	x, ok := job.(launch.Exchanger)
-	if !ok {
-		return fmt.Errorf("%s is started by bywash perf, not by hand", PeerCommand)
-	}
-	t := newTeam(ctx, x)
+	t := newTeam(ctx, job)
 	// When the lead has gone, this process ends soon, even in the middle of work.
 	context.AfterFunc(t.stop.Ctx, func() {
 		time.Sleep(2 * time.Second)

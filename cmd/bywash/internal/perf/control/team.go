@@ -22,7 +22,7 @@ import (
 // All ranks take the same steps in the same order. When they must agree, they exchange messages: each reports its
 // result, and all continue alike. A failure where the others do not listen, as in the measuring loops, aborts the job.
 type team struct {
-	job  launch.Exchanger
+	job  *launch.Client
 	stop *bench.Stopper // stops when the job is lost
 }
 
@@ -41,7 +41,7 @@ type peerError struct {
 func (e *peerError) Error() string     { return e.text }
 func (e *peerError) Unavailable() bool { return e.unavailable }
 
-func newTeam(ctx context.Context, job launch.Exchanger) *team {
+func newTeam(ctx context.Context, job *launch.Client) *team {
 	t := &team{job: job, stop: bench.NewStopper(ctx)}
 	go func() {
 		select {
