@@ -198,7 +198,7 @@ func (c *Conn) input(frame uint64, b []byte, rest [][]byte) (kept bool) {
 	if c.state == stateAccepted {
 		c.establish()
 	}
-	if e.now-c.lastReceived > Time(e.cfg.DeadTime)*3/8 { // pings were lost, too: the path was down
+	if e.now-c.lastReceived > Time(e.cfg.DeadTime)/2 { // nothing passed, pings neither: the path was down, or an end stood still
 		c.advancedAt = e.now
 	}
 	c.lastReceived = e.now
@@ -306,7 +306,7 @@ func (c *Conn) Close(now Time, abort bool) {
 	}
 	c.abort = abort || c.places()
 	c.dropArrived()
-	c.state = stateDraining
+	c.state, c.closeFrom = stateDraining, e.now
 	if c.abort || c.una == c.sender.end {
 		c.startClose()
 		return
@@ -397,6 +397,11 @@ func (c *Conn) tick() {
 		c.fail(fmt.Errorf("%w for %v", errBroken, e.cfg.DeadTime))
 		return
 	}
+	if c.state == stateDraining && e.now >= c.closeFrom+Time(e.cfg.DeadTime) {
+		c.abort = true
+		c.startClose()
+		return
+	}
 	if e.now >= c.stuck() {
 		c.sendBare(kindClose, flagAbort, c.next)
 		c.fail(c.undelivered())
@@ -422,6 +427,9 @@ func (c *Conn) tick() {
 // arm schedules the next tick.
 func (c *Conn) arm() {
 	due := min(c.askAt(), c.lastReceived+Time(c.e.cfg.DeadTime), c.stuck())
+	if c.state == stateDraining {
+		due = min(due, c.closeFrom+Time(c.e.cfg.DeadTime))
+	}
 	if c.unconfirmed {
 		due = min(due, c.pingAt+c.pause)
 	}

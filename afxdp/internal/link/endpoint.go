@@ -127,7 +127,8 @@ type Config struct {
 	Pool *Pool
 	// MaxConns limits connections; default 4096, at most 65536.
 	MaxConns int
-	// DeadTime is how long a peer may be silent before its connections break: at least 10 ms, by default 5 s.
+	// DeadTime is how long a peer may be silent, and the oldest fragment under way, before a connection breaks: at least
+	// 10 ms, by default 5 s.
 	DeadTime time.Duration
 	// keyPackets is the number of packets after which a key is changed; by default 2^24.
 	keyPackets uint64
@@ -401,7 +402,7 @@ func (e *Endpoint) Next() Time {
 // stopped takes its peers for dead.
 func (e *Endpoint) Tick(now Time) {
 	e.now = max(e.now, now)
-	if late := e.now - e.Next(); late > Time(e.cfg.DeadTime)/16 { // the owner did not run: its peers are not to blame for that silence
+	if late := e.now - e.Next(); late > Time(e.cfg.DeadTime)/16 { // the owner did not run: its peers are not to blame for that time
 		for _, c := range e.conns {
 			if c != nil {
 				c.lastReceived = min(c.lastReceived+late, e.now)

@@ -322,7 +322,7 @@ func TestShortNumbersWrap(t *testing.T) {
 		s.run(s.now+500e6, func() bool { return s.now >= quiet })
 		const at = 1<<32 - 40
 		for _, c := range []*Conn{x.c, y.c} {
-			c.una, c.next, c.sender.end, c.limit = c.una+at, c.next+at, c.sender.end+at, c.limit+at
+			c.una, c.next, c.sender.end, c.limit, c.round = c.una+at, c.next+at, c.sender.end+at, c.limit+at, c.round+at
 			c.cum, c.top, c.consumed, c.granted, c.lostFrom = c.cum+at, c.top+at, c.consumed+at, c.granted+at, c.lostFrom+at
 			c.used, c.sender.sent, c.arrived = c.used+at, c.sender.sent+at, c.arrived+at
 			clear(c.bits)

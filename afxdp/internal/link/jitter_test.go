@@ -149,7 +149,7 @@ func TestPathThatLosesLongPackets(t *testing.T) {
 			s.run(from+3e9, func() bool { return x.err != nil && y.err != nil })
 			x.wantErr(errLost)
 			y.wantErr(errAborted)
-			if !strings.Contains(fmt.Sprint(x.err), "path MTU") || s.now-from > 1100e6 {
+			if !strings.Contains(fmt.Sprint(x.err), "path MTU") || s.now-from > 1200e6 {
 				s.fail("ended after %v with %v", time.Duration(s.now-from), x.err)
 			}
 			s.leftovers()
@@ -174,4 +174,57 @@ func TestOwnStallIsNotThePeersSilence(t *testing.T) {
 		s.fail("%v", err)
 	}
 	s.finish()
+}
+
+// A peer may acknowledge fragments behind the first one alone, and then stop exactly there.
+func TestPeerThatAcknowledgesNoFurther(t *testing.T) {
+	e, p, c, _, _ := victim(t, false)
+	for range 2 {
+		f, _ := p.Get()
+		c.Post(e.now, f, 10, false)
+	}
+	e.Flush(e.now)
+	input := func(cum uint64, word byte) {
+		n := ackSize
+		if word != 0 {
+			n += 8
+		}
+		e.Input(e.now, nil, Frame{Data: packet(c, n, func(h *header, b []byte) {
+			h.kind, h.cum = kindAck, cum
+			if word != 0 {
+				h.words, b[ackSize] = 1, word
+			}
+		})})
+	}
+	input(0, 1)
+	input(1, 0)
+	dead := Time(e.cfg.DeadTime)
+	for from := e.now; p.down == nil; e.now += dead / 8 {
+		if e.now > from+2*dead {
+			t.Fatal("the connection goes on")
+		}
+		input(1, 0)
+		e.Tick(e.now)
+	}
+	if !errors.Is(p.down, errLost) {
+		t.Errorf("the connection ended with %v, want %v", p.down, errLost)
+	}
+}
+
+// Close waits for a peer that does not take messages until the dead time is over, and no longer.
+func TestCloseEndsWithoutThePeersCredit(t *testing.T) {
+	s, x, y := pair(t, 1, faultless())
+	y.stuck = true
+	x.load(1000, 0, 1000)
+	y.load(3, 0, 100)
+	s.run(s.now+1e9, func() bool { return x.c.waited && x.c.inflight == 0 && x.c.una < x.c.end })
+	from := s.now
+	x.close(false)
+	y.place(9, 100_000) // what arrives at an end that has closed is not acknowledged
+	s.run(from+5e9, func() bool { return x.h.e.Conns() == 0 && y.err != nil })
+	y.wantErr(errAborted)
+	if s.now-from > 2100e6 {
+		s.fail("the end took %v, the dead time is 1s", time.Duration(s.now-from))
+	}
+	s.leftovers()
 }

@@ -6,8 +6,8 @@ import (
 )
 
 // pacer is the congestion control. Once a round trip it compares the queueing delay with a target, as Swift does (Kumar
-// et al., SIGCOMM 2020). Below the target the window grows by one fragment, and by up to eight after many round trips
-// without queue and loss; above it the window shrinks by a share. The smaller the window, the higher the target, so that
+// et al., SIGCOMM 2020). Below the target the window grows by one fragment, and up to eight times as fast after many
+// round trips without queue and loss; above it the window shrinks by a share. The smaller the window, the higher the target, so that
 // many flows find room and unequal flows approach each other.
 //
 // The delay of a round trip is the least that a packet saw in it and in the one before: a host that does not run for a
@@ -27,6 +27,11 @@ type pacer struct {
 	fast   bool    // cwnd doubles each round trip, until queueing is seen
 	boost  float64 // factor of growth otherwise
 	target Time    // of the queueing delay
+	queue  Time    // queueing delay of the last two round trips
+
+	leastOfOne Time // the least that a packet of the last round trip took; never: unknown
+	leastOfTwo Time // of the last two round trips; never: none ended yet
+
 	trip
 	losses
 	look
@@ -35,15 +40,12 @@ type pacer struct {
 
 // trip is the present round trip.
 type trip struct {
-	tripFrom   Time // when it began; it ends when a packet that was sent since has arrived
-	tripAcked  int  // packets acknowledged in it
-	tripSum    Time // of what they took
-	tripLeast  Time // the least that one took; never: none yet
-	leastOfOne Time // tripLeast of the round trip before
-	leastOfTwo Time // the lesser of both at the end of the last round trip; never: none ended yet
-	queue      Time // queueing delay of the last two round trips
-	limited    bool // cwnd or pace held the sender back
-	blocked    bool // a missing fragment held it back: the peer has room for a number of fragments behind that one
+	tripFrom  Time // when it began; it ends when a packet that was sent since has arrived
+	tripAcked int  // packets acknowledged in it
+	tripSum   Time // of what they took
+	tripLeast Time // the least that one took; never: none yet
+	limited   bool // cwnd or pace held the sender back
+	blocked   bool // a missing fragment held it back, behind which no more than a number may follow
 }
 
 // losses counts packets in rounds: a round ends when all that was under way at its beginning is acknowledged.
@@ -51,6 +53,7 @@ type losses struct {
 	round      uint64 // the first fragment that was sent after the round began
 	acked      int
 	missed     int     // less those that were late; below 0: more were late than missed in this round
+	repeated   int     // fragments sent again lately that may have been late
 	loss       float64 // share of losses, smoothed
 	floor      float64 // share of losses that is usual on this path
 	clean      int     // round trips since the last loss
@@ -84,7 +87,7 @@ const (
 	scaleMost   = Time(300 * time.Microsecond) // the most that a small window adds: scaleDelay / sqrt(window)
 	growPeriod  = Time(200 * time.Microsecond) // a longer round trip grows the window by more than one fragment
 	mostBoost   = 8                            // the most by which growth is faster
-	cleanTrips  = 32                           // round trips without a loss after which it is
+	cleanTrips  = 32                           // growth is faster after so many round trips without a loss
 	lookLeast   = Time(10 * time.Millisecond)
 	lookMost    = Time(200 * time.Millisecond)
 	burst       = 8                           // fragments that may leave at once
@@ -165,6 +168,7 @@ func (c *Conn) endTrip() {
 		c.queue = c.tripSum/Time(c.tripAcked) - c.minRTT
 	}
 	if c.queue > c.target && c.lookTo == 0 {
+		c.unsilenced = 0
 		over := float64(c.queue-c.target) / float64(c.queue)
 		c.cut(min(0.8*over, 0.5, max(1-delayWindow/c.cwnd, 0)))
 	}
@@ -178,14 +182,17 @@ func (c *Conn) endTrip() {
 		c.path = c.minRTT
 	}
 	c.aim(c.minRTT)
-	c.trip = trip{tripFrom: c.e.now, tripLeast: never, leastOfOne: c.tripLeast, leastOfTwo: c.leastOfTwo, queue: c.queue}
+	c.leastOfOne, c.trip = c.tripLeast, trip{tripFrom: c.e.now, tripLeast: never}
 }
 
 // endRound evaluates the losses of a round, which lasts at least one round trip.
 func (c *Conn) endRound() {
+	c.missed = max(c.missed, -c.acked)
 	rate := float64(c.missed) / float64(c.acked+max(c.missed, 0))
 	c.loss = max(c.loss+(rate-c.loss)/8, 0)
-	c.floor = min(c.floor, c.loss)
+	if rate >= 0 {
+		c.floor = min(c.floor, c.loss)
+	}
 	rise := 0.0 // of the floor, as a share of what is missing: with an empty queue, losses are the path's
 	if c.queue < noQueue {
 		rise = 1.0 / 64
@@ -199,11 +206,13 @@ func (c *Conn) endRound() {
 	}
 	c.round = c.next
 	c.acked, c.missed, c.unsilenced = 0, 0, 0
+	c.repeated /= 2
 }
 
 // looked ends a look. The pause before the next one grows if the look found nothing new.
 func (c *Conn) looked() {
 	c.cwnd, c.lookTo = c.before, 0
+	c.leastOfOne, c.trip = never, trip{tripFrom: c.e.now, tripLeast: never} // with an empty queue of our own making
 	if c.path-c.minRTT > c.target/8 {
 		c.lookPause = lookLeast
 	} else {
@@ -226,10 +235,20 @@ func (c *Conn) silence() {
 	c.cut(0.5)
 }
 
-// needless takes back what n fragments that were sent again did to the window: they were late, not lost.
+// needless takes back what the loss of n fragments did to the window: the peer has got them twice, so they were late.
+// There may be fewer, because a path doubles packets, too.
 func (c *Conn) needless(n int) {
-	c.missed = max(c.missed-n, -c.acked)
-	c.cwnd, c.unsilenced = max(c.cwnd, c.unsilenced), 0
+	if n = min(n, c.repeated); n == 0 {
+		return
+	}
+	c.repeated -= n
+	c.missed -= n
+	if c.lookTo != 0 {
+		c.before = max(c.before, c.unsilenced)
+	} else {
+		c.cwnd = max(c.cwnd, c.unsilenced)
+	}
+	c.unsilenced = 0
 }
 
 // paced reports whether a fragment may be sent now: fragments are spread over the round trip.
@@ -263,12 +282,7 @@ func (c *Conn) paced() bool {
 }
 
 // roundTrip returns what a packet takes there and back while both hosts run.
-func (c *Conn) roundTrip() Time {
-	if c.leastOfTwo == never {
-		return min(c.srtt, c.minRTT)
-	}
-	return min(c.srtt, c.leastOfTwo)
-}
+func (c *Conn) roundTrip() Time { return min(c.srtt, c.leastOfTwo, c.tripLeast) }
 
 // weight converts units to full fragments.
 func (c *Conn) weight(units int) float64 { return float64(units) / float64(c.full) }

@@ -2,7 +2,6 @@ package link
 
 import (
 	"fmt"
-	"slices"
 	"time"
 )
 
@@ -26,7 +25,7 @@ type recovery struct {
 const (
 	minRTTPeriod = Time(10e9)
 	stampUnit    = Time(1 << 10)
-	mostProbe    = Time(100 * time.Microsecond) // the most that a probe waits beyond a round trip
+	mostSpare    = Time(100 * time.Microsecond) // the most that stands in for a small variance of the round trip
 	firstProbe   = Time(20 * time.Millisecond)
 	maxReorder   = 16
 	maxBackoff   = 5
@@ -137,26 +136,26 @@ func (c *Conn) markLost(seq uint64) {
 }
 
 // stuck returns when the connection ends because the oldest fragment under way was not acknowledged for the dead time,
-// although the peer answers.
+// although the peer answers. A peer that has closed acknowledges nothing for the dead time: its end comes first.
 func (c *Conn) stuck() Time {
 	if c.una == c.next || c.lastReceived-c.advancedAt < Time(c.e.cfg.DeadTime)/2 {
 		return never
 	}
-	return c.advancedAt + Time(c.e.cfg.DeadTime)
+	return c.advancedAt + Time(c.e.cfg.DeadTime)*9/8
 }
 
-// undelivered describes fragments that did not arrive for the dead time, and what distinguishes them from those that did.
+// undelivered describes what did not arrive for the dead time.
 func (c *Conn) undelivered() error {
-	var lost, arrived []int32
+	shortest, longest, n := c.seg(c.una).size(), 0, 0 // of those that did not arrive, and of those that did
 	for seq := c.una; seq < c.next; seq++ {
-		if s := c.seg(seq); s.state == segAcked {
-			arrived = append(arrived, s.n)
+		if s := c.seg(seq); s.state == segAcked && seq > c.una {
+			longest = max(longest, s.size())
 		} else {
-			lost = append(lost, s.n)
+			shortest, n = min(shortest, s.size()), n+1
 		}
 	}
-	err := fmt.Errorf("%w: %d fragments under way, the smallest of %d bytes, the oldest not acknowledged for %v", errLost, len(lost), slices.Min(lost), c.e.cfg.DeadTime)
-	if len(arrived) == 0 || slices.Max(arrived) < slices.Min(lost) {
+	err := fmt.Errorf("%w: %d packets under way, the shortest of %d bytes, the oldest not acknowledged for %v", errLost, n, shortest, c.e.cfg.DeadTime)
+	if shortest > max(longest, MinMTU) {
 		err = fmt.Errorf("%w: the path may take only smaller packets (path MTU)", err)
 	}
 	return err
@@ -172,7 +171,7 @@ func (c *Conn) probeAt() Time {
 	}
 	pause := firstProbe
 	if c.srtt > 0 {
-		pause = c.srtt + max(min(c.srtt, mostProbe), 4*c.rttvar) + ackDelay
+		pause = c.srtt + max(min(c.srtt, mostSpare), 4*c.rttvar) + ackDelay
 	}
 	if c.backoff > 0 { // jitter: flows that lost packets together would lose them together again
 		pause += pause * Time((c.id>>16+c.pn)*0x9e3779b97f4a7c15>>56) >> 8

@@ -212,6 +212,7 @@ func (c *Conn) repeat() bool {
 		return false
 	}
 	c.lost--
+	c.repeated++
 	c.e.stats.Retransmits++
 	return true
 }
