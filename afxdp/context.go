@@ -64,7 +64,7 @@ func openContext(props driver.Properties, o options, addr address, mtu int, a dr
 	c.Anyone.Watch = &c.nic.waits
 	cfg := link.Config{
 		ID: c.Incarnation, Secret: a.Secret, Encrypt: o.encrypt, MTU: c.linkMTU(mtu), Unit: c.unit(mtu),
-		Window: o.window, Pool: c.nic.pool, MaxConns: 2 * kit.MaxInstances, DeadTime: o.deadTime,
+		Window: o.windowOf(props.Track), Pool: c.nic.pool, MaxConns: 2 * kit.MaxInstances, DeadTime: o.deadTime,
 	}
 	n := c.nic
 	cfg.Sole = n.sole

@@ -31,7 +31,8 @@
 //	checksum    off | on: UDP checksums over IPv4. Packets have a CRC-32C of their own.
 //	frames      3072: chunks of each queue that peers may fill, the credit of all connections of
 //	            the device; with Hints.Peers 64 for each peer, at least that
-//	window      256: packets that one peer may have under way, a power of two, 64 to 1024
+//	window      packets that one peer may have under way, a power of two, 64 to 1024: without it
+//	            256 on the small track and 1024 on the large one
 //	dead-time   5s: how long a silent peer is waited for, 100ms to 1h
 //	busy-poll   0: how long a wait polls the device's driver, up to 10ms (SO_BUSY_POLL)
 //	huge-pages  off | on: for the frames' memory
@@ -73,7 +74,8 @@
 // sets them for all.
 //
 // A device takes 2 or 4 KiB for each of its chunks: 5632 to send from (2560, and 16 for each connection of the small
-// track) and, for each queue, 4/3 of the frames. Long frames take 8 MiB more, and a connection takes some 60 KiB.
+// track) and, for each queue, 4/3 of the frames. Long frames take 8 MiB more, and a connection takes some 60 KiB
+// on the small track and 150 KiB on the large one.
 // Messages that a peer does not receive occupy chunks to send from. Each connection has 16 of its own; of 2048 common
 // ones a connection takes at most as many as it leaves. Posts beyond that fail with ErrBusy. At most 256 contexts share
 // a device. There is no one-sided access.

@@ -24,7 +24,7 @@ type options struct {
 	verify   carrier.Verify
 	sum4     carrier.Checksum
 	frames   int
-	window   int
+	window   int // 0: windowOf chooses
 	deadTime time.Duration
 	busyPoll time.Duration
 	huge     bool
@@ -36,7 +36,7 @@ var optionTable = kit.Options[options]{
 	Driver: Name,
 	Defaults: options{
 		port: DefaultPort, verify: carrier.VerifyPartial, sum4: carrier.ChecksumNone,
-		frames: 3072, window: 256, deadTime: 5 * time.Second,
+		frames: 3072, deadTime: 5 * time.Second,
 	},
 	Table: []kit.Option[options]{
 		kit.Choice("carrier", "auto | udp4 | udp6 | ether",
@@ -70,7 +70,7 @@ var optionTable = kit.Options[options]{
 				return v == "on" || v == "off"
 			}),
 		kit.Int("frames", "chunks of memory for frames", 256, 1<<16, func(o *options) *int { return &o.frames }),
-		kit.Text("window", "64, 128, 256, 512 or 1024", "packets that a peer may send ahead; 256 without it",
+		kit.Text("window", "64, 128, 256, 512 or 1024", "packets that a peer may send ahead; without it 256 short messages, 1024 packets of long ones",
 			func(o *options, v string) bool {
 				n, ok := kit.ParseInt(v, 64, 1024)
 				o.window = n
@@ -86,6 +86,18 @@ var optionTable = kit.Options[options]{
 }
 
 func (afxdpDriver) Options() []driver.Option { return optionTable.List() }
+
+// windowOf returns how many packets a connection of the track may have under way. Packets of long messages occupy no
+// memory at the receiver, and a path of 2 ms takes more than 256 of them.
+func (o *options) windowOf(track driver.Track) int {
+	switch {
+	case o.window != 0:
+		return o.window
+	case track == driver.Large:
+		return 1024
+	}
+	return 256
+}
 
 // parseQueues parses a list like "0,2-5".
 func parseQueues(v string) (list []int, ok bool) {

@@ -58,7 +58,7 @@ func newSmall(c *share) *small {
 	s.ctx = c
 	s.Init(&s.Conn, s)
 	s.posts, s.stash = newRing[post](postRoom), newRing[uint32](stashRoom)
-	room := max(2*c.opts.window, 2*postRoom)
+	room := max(2*c.opts.windowOf(driver.Small), 2*postRoom)
 	s.inbox, s.done = newRing[piece](room), newRing[uint64](room)
 	return s
 }
