@@ -14,8 +14,8 @@ import (
 const byeTime = time.Second
 
 // dialect is the protocol of a launcher. Its first three methods make a request, some after waiting for the answers to
-// earlier ones, and finish the reply when the launcher has answered. If ctx ends before the request is made, it is not
-// made. Client has one fence in progress at a time.
+// earlier ones until ctx ends, and finish the reply when the launcher has answered. Client has one fence in progress at
+// a time.
 type dialect interface {
 	publish(ctx context.Context, card []byte, r *reply)
 	lookup(ctx context.Context, rank int, r *reply)                  // the card
@@ -52,7 +52,8 @@ func (r *reply) finished() bool {
 	}
 }
 
-// Client is the Job of a launcher that this package implements.
+// Client is the Job of a launcher that this package implements. All ranks make their calls of Agree, Fence, Exchange and
+// Barrier in the same order.
 type Client struct {
 	name       string
 	rank, size int
@@ -226,7 +227,7 @@ func (c *Client) Fence(ctx context.Context) error {
 		_, err = c.inTurn(ctx, fencePlain, nil, r)
 	}
 	c.mu.Lock()
-	if c.fence == r && r.finished() { // else the next call waits for the same fence
+	if c.fence == r && r.finished() && (err == nil || r.err != nil) { // else the next call waits for the same fence
 		c.fence = nil
 	}
 	c.mu.Unlock()
@@ -252,8 +253,6 @@ func (c *Client) Lookup(ctx context.Context, rank int) ([]byte, error) {
 // or ctx ends, and then the answer is lost. The traffic of a rank does not grow with the job. The answer is false
 // without a comparison if the launcher knows of several hosts, and also if a rank has died or left. Agree fails with
 // ErrLauncher, or with a RankError if the job was aborted.
-//
-// All ranks make their calls of Agree, Fence, Exchange and Barrier in the same order.
 func (c *Client) Agree(ctx context.Context, word []byte) (bool, error) {
 	err := c.begin(checkLen("value", word, 1, MaxWord), func() error {
 		if c.agreed || c.card != nil {

@@ -100,7 +100,9 @@ func (e *embedded) watchEnds(f func(End)) error {
 	e.mu.Lock()
 	e.onEnd = f
 	e.mu.Unlock()
-	e.send(kindWatch, nil)
+	if !e.send(kindWatch, nil) {
+		return ErrLauncher
+	}
 	return nil
 }
 

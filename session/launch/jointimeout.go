@@ -47,7 +47,7 @@ func (s *Server) limitJoining(report func(string), first, limit time.Duration) {
 		for _, rank := range s.state.missing() {
 			posts = append(posts, s.state.leave(rank, rankLate)...)
 		}
-		s.deliver(posts, -1)
+		s.deliver(posts)
 	})
 }
 

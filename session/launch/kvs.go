@@ -242,7 +242,9 @@ func (k *keyed) exchange(data []byte) (given [][]byte, err error) {
 	}
 	for rank := 0; err == nil && rank < k.client.size; rank++ {
 		var d []byte
-		d, err = k.getParts(prefix, rank)
+		if d, err = k.getParts(prefix, rank); errors.Is(err, ErrNoCard) { // PMIx leaves dead ranks out of a fence
+			err = &RankError{Rank: rank, Why: "gave no data"}
+		}
 		given = append(given, d)
 	}
 	return given, err

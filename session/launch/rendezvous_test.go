@@ -268,6 +268,9 @@ func TestMalformedMessageEndsOnlyItsRank(t *testing.T) {
 			s := newServer(t, 2)
 			good, bad := join(t, s, 0), join(t, s, 1)
 			sendMalformed(wire(bad))
+			if <-bad.Lost(); !errors.Is(bad.Err(), ErrLauncher) {
+				t.Errorf("the bad rank gets %v", bad.Err())
+			}
 			if err := good.Publish(t.Context(), []byte("card")); err != nil {
 				t.Fatal(err)
 			}
@@ -277,9 +280,6 @@ func TestMalformedMessageEndsOnlyItsRank(t *testing.T) {
 			}
 			if _, err := good.Lookup(t.Context(), 0); err != nil {
 				t.Errorf("lookup after it: %v", err)
-			}
-			if <-bad.Lost(); !errors.Is(bad.Err(), ErrLauncher) {
-				t.Errorf("the bad rank gets %v", bad.Err())
 			}
 		})
 	}

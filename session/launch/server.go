@@ -141,7 +141,7 @@ func (s *Server) reportSoon() {
 	time.AfterFunc(collectTime, func() {
 		s.mu.Lock()
 		s.reporting = false
-		s.deliver(s.state.reportEnds(), -1)
+		s.deliver(s.state.reportEnds())
 	})
 }
 
@@ -267,8 +267,8 @@ func (s *Server) serve(conn net.Conn) {
 			if k == kindBye {
 				s.reportSoon()
 			}
-			s.deliver(posts, rank)
-			s.send(c) // here: the rank makes no more requests than it reads answers
+			s.deliver(posts)
+			s.send(c) // the rank makes no more requests than it reads answers
 		}
 		if err != nil {
 			break
@@ -327,7 +327,7 @@ func (s *Server) admit(c *serverConn, h *hello) error {
 	s.sent.Add(uint64(serverBytes))
 	s.received.Add(uint64(clientBytes))
 	s.mu.Lock()
-	s.deliver(posts, -1)
+	s.deliver(posts)
 	if err != nil {
 		s.leave(int(h.rank), rankDied)
 	}
@@ -336,22 +336,20 @@ func (s *Server) admit(c *serverConn, h *hello) error {
 
 func (s *Server) leave(rank int, f rankState) {
 	s.mu.Lock()
-	s.deliver(s.state.leave(rank, f), -1)
+	s.deliver(s.state.leave(rank, f))
 }
 
-// deliver queues the posts and unlocks s.mu. The caller then sends to the rank that is being served; other ranks get a
-// goroutine, so that no rank blocks another.
-func (s *Server) deliver(posts []post, serving int) {
+// deliver queues the posts and unlocks s.mu. Each rank has its sender, so that no rank blocks another.
+func (s *Server) deliver(posts []post) {
 	if s.state.live == 0 {
 		s.idle.Broadcast()
 	}
 	for _, p := range posts {
 		c := s.ranks[p.to]
-		if s.closed && p.to != serving {
+		if s.closed {
 			continue
 		}
-		c.queue = append(c.queue, p)
-		if p.to != serving && len(c.queue) == 1 { // else a sender is there, or about to come
+		if c.queue = append(c.queue, p); len(c.queue) == 1 { // else a sender is about to take it
 			s.sends.Go(func() { s.send(c) })
 		}
 	}

@@ -101,8 +101,11 @@ func (st *serverState) handle(rank int, k kind, body []byte) ([]post, error) {
 		return nil, nil
 	case kindFence:
 		how, data, err := parseFence(body)
-		if err != nil || m.inFence || how == fencePlain && m.card == nil || st.entered > 0 && how != st.how {
+		switch {
+		case err != nil || m.inFence || how == fencePlain && m.card == nil:
 			return nil, errFrame
+		case st.entered > 0 && how != st.how:
+			return st.end(&RankError{Rank: rank, Code: 1, Why: "it and another rank make different calls of Fence, Agree and Exchange"}), nil
 		}
 		m.inFence, m.how, m.data = true, how, data
 		m.exchanged = m.exchanged || how == fenceExchange
