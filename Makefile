@@ -21,14 +21,14 @@ GROUPS   ?=
 BENCH    ?= .
 PERF_FLAGS ?=
 # The tests' groups, their flags and where they run stand in hack/test; TEST_FLAGS adds flags, GROUPS selects.
-export TEST_FLAGS TESTFLAGS DEV DURATION
+export TEST_FLAGS TESTFLAGS DEV DURATION BASE
 
 # Directories, as "./dir", of the files that match a pattern.
 dirs_with = $(patsubst %/,%,$(sort $(dir $(shell grep -rlE --include='*_test.go' --exclude-dir=testdata '$(1)' .))))
 
 .NOTPARALLEL:
 .PHONY: help deps build man install perf test test-quick lint fmt hooks bench fuzz soak peers clean vm
-.PHONY: test-all test-rest test-distros perf-vm test-vm bench-vm shell-vm test-vm-debug test-hw
+.PHONY: test-changed test-all test-rest test-distros perf-vm test-vm bench-vm shell-vm test-vm-debug test-hw
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,10 @@ test: ## run all tests that this machine can run: also with -race, and in virtua
 
 test-quick: ## run the short tests (three minutes)
 	@hack/test quick
+
+test-changed: ## lint and test the packages that differ from BASE (main), and what imports them (two minutes for a leaf)
+	@hack/lint quick
+	@hack/test changed
 
 test-vm: ## run the tests in virtual machines, on both kernels: they need an RDMA device or the kernel module
 	@hack/test vm
