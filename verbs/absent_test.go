@@ -22,9 +22,7 @@ import (
 // only when the process ends; devices that do not wait break the connections. It
 // runs in virtual machines only, where the device is ours.
 func TestDeviceRemoved(t *testing.T) {
-	if os.Getenv("VM_ADDR") == "" {
-		t.Skip("takes the RDMA device away: only in a virtual machine of hack/vm")
-	}
+	inMachine(t)
 	if maps, _ := os.ReadFile("/proc/self/maps"); bytes.Contains(maps, []byte("librdmacm")) {
 		t.Skip("librdmacm, which another test has used, holds the device until this process ends")
 	}

@@ -4,6 +4,7 @@ package verbs
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -63,26 +64,42 @@ func openDevice(t testing.TB, track driver.Track, opts map[string]string) *opene
 	return c.(*opened)
 }
 
-// pair is two contexts of this process, connected.
-func pair(t testing.TB, track driver.Track, opts map[string]string) (a, b *conn) {
+// connectBoth connects two contexts, and returns the error of either connection.
+func connectBoth(t testing.TB, a, b *opened) (ia, ib driver.Instance, err error) {
 	t.Helper()
-	ca, cb := openDevice(t, track, opts), openDevice(t, track, opts)
-	ia, err := ca.Connect(cb.URL())
-	if err != nil {
+	if ia, err = a.Connect(b.URL()); err != nil {
 		t.Fatal(err)
 	}
-	ib, err := cb.Connect(ca.URL())
-	if err != nil {
+	if ib, err = b.Connect(a.URL()); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	for _, i := range []driver.Instance{ia, ib} {
-		if err := i.ConnectWait(ctx); err != nil {
-			t.Fatal(err)
-		}
+	return ia, ib, cmp.Or(ia.ConnectWait(ctx), ib.ConnectWait(ctx))
+}
+
+// connected is connectBoth for connections that must come up.
+func connected(t testing.TB, a, b *opened) (ia, ib *conn) {
+	t.Helper()
+	x, y, err := connectBoth(t, a, b)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return connOf(ia), connOf(ib)
+	return connOf(x), connOf(y)
+}
+
+// inMachine skips a test that changes the RDMA device or its network, which must not happen to those of a host.
+func inMachine(t *testing.T) {
+	t.Helper()
+	if os.Getenv("VM_ADDR") == "" {
+		t.Skip("changes the RDMA device or its network: needs a virtual machine of hack/vm")
+	}
+}
+
+// pair is two contexts of this process, connected.
+func pair(t testing.TB, track driver.Track, opts map[string]string) (a, b *conn) {
+	t.Helper()
+	return connected(t, openDevice(t, track, opts), openDevice(t, track, opts))
 }
 
 func connOf(i driver.Instance) *conn {

@@ -5,7 +5,6 @@ package verbs
 import (
 	"context"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -18,9 +17,7 @@ import (
 // interfaceUnder is the network interface under the RDMA device, whose addresses and link the test may change.
 func interfaceUnder(t *testing.T, c *opened) netlink.Link {
 	t.Helper()
-	if os.Getenv("VM_ADDR") == "" {
-		t.Skip("changes the network interface of the RDMA device: only in a virtual machine of hack/vm")
-	}
+	inMachine(t)
 	nl, err := netlink.LinkByName(c.gid.NetDev)
 	if err != nil {
 		t.Fatal(err)
@@ -85,20 +82,7 @@ func TestConnectsAfterTheGIDHasMoved(t *testing.T) {
 // connectOnce connects two contexts and disconnects them again.
 func connectOnce(t *testing.T, a, b *opened) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	ia, err := a.Connect(b.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	ib, err := b.Connect(a.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = ia.ConnectWait(ctx)
-	if err2 := ib.ConnectWait(ctx); err == nil {
-		err = err2
-	}
+	ia, ib, err := connectBoth(t, a, b)
 	if err == nil {
 		err = exchange(ia, ib)
 	}

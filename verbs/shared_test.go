@@ -215,23 +215,7 @@ func TestFurtherQueuesServeFurtherPeers(t *testing.T) {
 // connectTo connects a context of its own to b.
 func connectTo(t *testing.T, b *opened, track driver.Track) (peer, own *conn) {
 	t.Helper()
-	a := openDevice(t, track, nil)
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	defer cancel()
-	ia, err := a.Connect(b.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	ib, err := b.Connect(a.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, i := range []driver.Instance{ia, ib} {
-		if err := i.ConnectWait(ctx); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return connOf(ia), connOf(ib)
+	return connected(t, openDevice(t, track, nil), b)
 }
 
 // asleep sends a message to a receiver that sleeps.
