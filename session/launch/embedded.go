@@ -285,6 +285,7 @@ func (e *embedded) abort(code int, why string) {
 // close sends bye and waits until the rendezvous closes the connection: closing a socket with unread bytes discards
 // bytes that were sent.
 func (e *embedded) close() error {
+	e.conn.SetDeadline(time.Now().Add(byeTime)) // also of a send that is in progress
 	e.wmu.Lock()
 	defer e.wmu.Unlock()
 	e.conn.SetDeadline(time.Now().Add(byeTime))

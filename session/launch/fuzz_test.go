@@ -97,7 +97,7 @@ func checkState(t *testing.T, st *serverState, posts []post) {
 		if !m.inFence && m.data != nil || len(m.data) > MaxCard {
 			t.Fatalf("%d bytes are kept for rank %d", len(m.data), r)
 		}
-		clients[r] = &embedded{hello: hello{size: uint32(len(st.ranks))}, fenced: newReply(), how: m.how, exchanged: m.exchanged, onEnd: func(End) {}}
+		clients[r] = &embedded{hello: hello{size: uint32(len(st.ranks))}, fenced: newReply(), how: st.how, exchanged: m.exchanged, onEnd: func(End) {}}
 	}
 	if live != st.live || entered != st.entered || entered == len(st.ranks) || entered > 0 && st.gone >= 0 {
 		t.Fatalf("%d live, %d in the fence, %d gone; the state has %d and %d", live, entered, st.gone, st.live, st.entered)

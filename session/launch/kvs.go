@@ -39,6 +39,9 @@ const (
 	keyCard   = "bw-"
 )
 
+// keyExchange begins the keys of the nth exchange.
+func keyExchange(n int) string { return "bw-x" + strconv.Itoa(n) + "-" }
+
 func partKey(prefix string, rank, part int) string {
 	return prefix + strconv.Itoa(rank) + "-" + strconv.Itoa(part)
 }
@@ -236,7 +239,7 @@ func (k *keyed) exchange(data []byte) (given [][]byte, err error) {
 		return [][]byte{data}, nil
 	}
 	k.exchanges++ // new keys for each: launchers refuse to put a key twice
-	prefix := "bw-x" + strconv.Itoa(k.exchanges) + "-"
+	prefix := keyExchange(k.exchanges)
 	if err = k.putParts(prefix, data); err == nil {
 		err = k.kvs.fence()
 	}

@@ -129,7 +129,7 @@ func (p *pmi1) setLimits(maxes message, space string) error {
 	// The limits count the zero of a C string, and a line has its own.
 	const longest = len("cmd=put kvsname= key= value=\n") + 32
 	p.space, p.limit = space, min(value-1, maxLine1-1-longest-len(space))
-	if key <= len(partKey(keyCard, MaxSize, MaxCard)) || p.limit < 32 {
+	if key <= len(partKey(keyExchange(1e6), MaxSize, MaxCard)) || p.limit < 32 {
 		return fmt.Errorf("the launcher takes keys of %d and values of %d bytes, which is too little: %w", key, value, ErrInvalid)
 	}
 	return nil

@@ -40,7 +40,7 @@ type serverState struct {
 	ranks   []member
 	live    int       // joined
 	entered int       // ranks inside the fence
-	how     fenceKind // of all of these
+	how     fenceKind // of the last rank that entered, and so of all of these
 	gone    int       // the first rank that left or died, or -1
 	abort   *RankError
 	ends    []End // of ranks, in the order in which they became known
@@ -50,7 +50,6 @@ type member struct {
 	state     rankState
 	card      []byte
 	inFence   bool
-	how       fenceKind
 	data      []byte // of the fence
 	exchanged bool   // the rank is notified when another is gone
 	ended     bool   // its end is in ends
@@ -107,12 +106,12 @@ func (st *serverState) handle(rank int, k kind, body []byte) ([]post, error) {
 		case st.entered > 0 && how != st.how:
 			return st.end(&RankError{Rank: rank, Code: 1, Why: "it and another rank make different calls of Fence, Agree and Exchange"}), nil
 		}
-		m.inFence, m.how, m.data = true, how, data
+		m.inFence, m.data, st.how = true, data, how
 		m.exchanged = m.exchanged || how == fenceExchange
 		if st.gone >= 0 {
 			return st.failFence(rank), nil
 		}
-		st.entered, st.how = st.entered+1, how
+		st.entered++
 		return st.completeFence(), nil
 	case kindWatch:
 		if m.watches || len(body) != 0 {
@@ -168,9 +167,9 @@ func (st *serverState) completeFence() (out []post) {
 		return nil
 	}
 	st.entered = 0
-	same := byte(1)
-	for _, m := range st.ranks {
-		if !bytes.Equal(m.data, st.ranks[0].data) {
+	same := byte(1) // of an agreement
+	for r := 1; r < len(st.ranks) && st.how == fenceAgree; r++ {
+		if !bytes.Equal(st.ranks[r].data, st.ranks[0].data) {
 			same = 0
 		}
 	}
@@ -200,7 +199,7 @@ func (st *serverState) failFence(r int) []post {
 	switch {
 	case m.state != rankJoined || !in && !m.exchanged:
 		return nil
-	case m.how == fenceAgree && !m.exchanged:
+	case st.how == fenceAgree && !m.exchanged:
 		return []post{{r, kindGiven, []byte{0}}, {r, kindFenced, nil}}
 	}
 	return []post{{r, kindGone, putRankError(&RankError{Rank: st.gone, Why: st.ranks[st.gone].state.why()})}}
