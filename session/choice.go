@@ -11,9 +11,9 @@ import (
 
 // Which mode carries a long message in less time differs from host to host and from minute to minute. Fragments on the
 // small track are copied twice, while they are in a cache; the large track needs system calls, and copies once. So a
-// link measures both, for each class of lengths: from the moment when the receiver has the request and
-// the memory, or has the message before if messages overlap, until it has the message. Messages take the mode that was cheaper lately. Now and then one takes the
-// other mode, so seldom that this costs at most 1/64 of the time.
+// link measures both, for each class of lengths: from the moment when the receiver has the request and the memory, or has
+// the message before if messages overlap, until it has the message. Messages take the mode that was cheaper lately. Now
+// and then one takes the other mode, so seldom that this costs at most 1/64 of the time.
 //
 // Memory in arenas always takes the large track, which reads and writes it in place. Links whose driver registers
 // memory, and gates with several rails, do not choose either: registration would have been begun in vain, and several
