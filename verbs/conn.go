@@ -26,7 +26,7 @@ type conn struct {
 	qps     []*ibv.QP
 	cq      *completionQueue
 	entries int // completions that its queue pairs can cause in cq
-	end     connect.Endpoint
+	end     *connect.Endpoint
 	made    atomic.Bool // end is set
 	isLost  atomic.Bool
 	theirs  hello // the peer's hello; set before state is up

@@ -29,8 +29,7 @@ type opened struct {
 	pd       *ibv.PD
 	channel  *ibv.CompChannel
 	cache    *regcache.Cache[*ibv.MR]
-	set      *connect.Set
-	mods     *connect.Modules
+	managers *connect.Managers
 	at       place        // as published
 	num      int          // of the port
 	vector   int          // of the completion queues: that of the rank, so that the interrupts of ranks spread over CPUs
@@ -97,19 +96,16 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (_ *op
 	if err = c.makeQueues(p, a.SessionSize); err != nil {
 		return nil, err
 	}
-	c.set, err = connect.Open(connect.Config{
+	at := p.forManagers(o)
+	c.managers, err = connect.Open(connect.Config{
 		Incarnation: c.Incarnation, Secret: a.Secret, NoSecret: len(a.Secret) == 0,
 		Include: o.managers, Exclude: o.exclude, Options: o.manager, Timeout: o.deadTime,
-	})
+	}, at)
 	if err != nil {
 		return nil, err
 	}
-	at := p.forManagers(o)
-	if c.mods, err = c.set.Query(at); err != nil {
-		return nil, err
-	}
-	c.at = place{network: at.Network(), card: c.mods.Card()}
-	if err = c.Publish(c.at.String(), c.at.domain(props.Device, c.mods.Names())); err != nil {
+	c.at = place{network: at.Network(), card: c.managers.Card()}
+	if err = c.Publish(c.at.String(), c.at.domain(props.Device, c.managers.Names())); err != nil {
 		return nil, err
 	}
 	var live context.Context
@@ -198,23 +194,16 @@ func (c *opened) Dial(num uint32, peer string, u driver.URL) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.end, err = c.mods.NewEndpoint(&connect.EndpointConfig{
+	n.end, err = c.managers.NewEndpoint(&connect.EndpointConfig{
 		PeerIncarnation: u.Incarnation, PeerCard: to.card, PeerName: peer,
 		QPs: n.api.queues(), UserData: n.api.hello().encode(), Prepare: n.prepare, Wake: n.woken,
 	})
-	if err == nil {
-		n.made.Store(true)
-		n.endpointChanged() // it may have changed before n.end was set
-		err = n.end.Start()
-	}
 	if err != nil {
-		if n.end != nil {
-			n.end.Finalize()
-			<-n.end.Done()
-		}
 		c.discard(n)
 		return nil, err
 	}
+	n.made.Store(true)
+	n.endpointChanged() // it may have changed before n.end was set
 	return n, nil
 }
 
@@ -223,7 +212,7 @@ func (c *opened) Reach(to driver.URL) error {
 	if err != nil {
 		return err
 	}
-	why, err := c.mods.Apart(theirs.card)
+	why, err := c.managers.Apart(theirs.card)
 	if err != nil {
 		return err
 	}
@@ -243,8 +232,8 @@ func (c *opened) Count(to *driver.Counters) {
 		to.RegistrationMisses += r.Misses
 		to.RegistrationEvictions += r.Evicted
 	}
-	if c.mods != nil {
-		s := c.mods.Stats()
+	if c.managers != nil {
+		s := c.managers.Stats()
 		to.Refused += uint64(s.Refused)
 		to.BadFrames += uint64(s.BadMessages)
 	}
@@ -265,11 +254,8 @@ func (c *opened) Release() error {
 	}
 	var errs []error
 	try := func(f func() error) { errs = append(errs, f()) }
-	if c.mods != nil {
-		c.mods.Close()
-	}
-	if c.set != nil {
-		c.set.Close()
+	if c.managers != nil {
+		c.managers.Close()
 	}
 	c.Mu.Lock()
 	regions := slices.Collect(maps.Keys(c.regions))

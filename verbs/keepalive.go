@@ -101,7 +101,7 @@ func (c *opened) watch(live context.Context) {
 // know it by its url.
 func (c *opened) renew() {
 	p := &port{dev: c.dev, num: c.num, gid: c.gid}
-	if p.read(c.opts) == nil && c.mods.Renew(p.forManagers(c.opts)) == nil {
+	if p.read(c.opts) == nil && c.managers.Renew(p.forManagers(c.opts)) == nil {
 		c.gid = p.gid
 	}
 }

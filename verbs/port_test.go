@@ -147,11 +147,9 @@ func TestGIDOfThisNamespaceIsChosen(t *testing.T) {
 
 // queryPort has the connection manager oob listen at a port.
 func queryPort(p *connect.Port) error {
-	set, err := connect.Open(connect.Config{Incarnation: 1, Secret: []byte("a secret of the test"), Include: []string{"oob"}})
-	if err != nil {
-		return err
+	m, err := connect.Open(connect.Config{Incarnation: 1, Secret: []byte("a secret of the test"), Include: []string{"oob"}}, p)
+	if err == nil {
+		err = m.Close()
 	}
-	defer set.Close()
-	_, err = set.Query(p)
 	return err
 }

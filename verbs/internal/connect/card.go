@@ -11,7 +11,7 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// An entry is the part of one module in a card, the text that the modules of a port publish together:
+// An entry is the part of one manager in a card, the text that the managers of a port publish together:
 //
 //	name,priority,blob;name,priority,blob…
 //
@@ -23,6 +23,10 @@ type entry struct {
 }
 
 const (
+	maxName     = 64  // bytes of a manager's name
+	maxBlob     = 255 // bytes of a blob
+	maxPriority = 100
+
 	maxEntries = 16
 	maxCard    = maxEntries * (maxName + 5 + (maxBlob*4+2)/3 + 1)
 )
@@ -110,4 +114,16 @@ func better(a, b, bestA, bestB *entry) bool {
 		return x > y
 	}
 	return a.name < bestA.name
+}
+
+func validName(s string) bool {
+	if s == "" || len(s) > maxName {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') {
+			return false
+		}
+	}
+	return true
 }

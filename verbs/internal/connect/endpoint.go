@@ -2,10 +2,6 @@
 
 package connect
 
-import (
-	"time"
-)
-
 // Limits of an endpoint.
 const (
 	maxQPs      = 4   // queue pairs of one endpoint
@@ -58,20 +54,17 @@ type Remote struct {
 type State uint32
 
 const (
-	Idle       State = iota // new; answers the peer, but does not start by itself
-	Connecting              // started, or asked by the peer
-	Connected               // queue pairs are in RTS; clear-to-send is missing
-	Ready                   // the peer can receive
-	Failed                  // it could not be connected; see Err
-	Lost                    // was Connected or Ready, and the peer has gone; see Err
+	Connecting State = iota
+	Connected        // queue pairs are in RTS; clear-to-send is missing
+	Ready            // the peer can receive
+	Failed           // it could not be connected; see Err
+	Lost             // was Connected or Ready, and the peer has gone; see Err
 	Finalized
 )
 
 // String names the state.
 func (s State) String() string {
 	switch s {
-	case Idle:
-		return "idle"
 	case Connecting:
 		return "connecting"
 	case Connected:
@@ -91,7 +84,7 @@ func (s State) String() string {
 // EndpointConfig describes one end of a connection.
 type EndpointConfig struct {
 	PeerIncarnation uint64
-	PeerCard        string // [Modules.Card] of the peer
+	PeerCard        string // [Managers.Card] of the peer
 	PeerName        string // for errors, usually its url
 
 	// QPs are 1 to maxQPs queue pairs of the port; the peer must have as many. The caller owns them, but must not
@@ -113,38 +106,4 @@ type EndpointConfig struct {
 	// this package. It must not block, nor call the endpoint's methods other
 	// than State, Err and Remote.
 	Wake func()
-
-	// timeout replaces Config.Timeout for this endpoint; 0 means Config.Timeout.
-	timeout time.Duration
-}
-
-// Endpoint is one end of a connection being made or made. Its methods may be
-// called from any goroutine; none blocks.
-type Endpoint interface {
-	// Manager returns the name of the manager that connects the endpoint.
-	Manager() string
-
-	// Start begins to connect, unless the peer already has. It returns ErrClosed after Finalize.
-	Start() error
-
-	// State returns the state with one atomic load.
-	State() State
-
-	// Err returns the cause of Failed or Lost as an *[Error], else nil.
-	Err() error
-
-	// Remote returns the peer's end from Connected on, and nil before. The caller must not change it.
-	Remote() *Remote
-
-	// ClearToSend reports that receives are posted, for an endpoint with deferred.
-	ClearToSend()
-
-	// Finalize gives up the connection in any state: the peer sees Failed or Lost with ErrClosed. The queue pairs keep
-	// their states and belong to the caller once Done is closed: a step that is under way continues, and no further
-	// step begins. A second call has no effect.
-	Finalize()
-
-	// Done returns a channel that is closed when, after Finalize, the package does not use the queue pairs and Prepare
-	// any more.
-	Done() <-chan struct{}
 }

@@ -21,31 +21,25 @@ func (q printer) RTS(p *connect.Path) error { return nil }
 func Example() {
 	port := connect.Port{Device: "rxe0", Num: 1, LinkLayer: connect.Ethernet, GIDType: connect.GIDRoCEv2, MTU: 1024,
 		Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}
-	var mods [2]*connect.Modules
-	for k := range mods {
-		set, err := connect.Open(connect.Config{Incarnation: uint64(k + 1), Secret: []byte("sixteen bytes or more"), Include: []string{"oob"}})
-		if err != nil {
+	var hosts [2]*connect.Managers
+	for k := range hosts {
+		var err error
+		cfg := connect.Config{Incarnation: uint64(k + 1), Secret: []byte("sixteen bytes or more"), Include: []string{"oob"}}
+		if hosts[k], err = connect.Open(cfg, &port); err != nil {
 			fmt.Println(err)
 			return
 		}
-		defer set.Close()
-		if mods[k], err = set.Query(&port); err != nil {
-			fmt.Println(err)
-			return
-		}
+		defer hosts[k].Close()
 	}
 
 	wake := make(chan struct{}, 10)
-	var ends [2]connect.Endpoint
+	var ends [2]*connect.Endpoint
 	for k := range ends {
 		var err error
-		ends[k], err = mods[k].NewEndpoint(&connect.EndpointConfig{
-			PeerIncarnation: uint64(2 - k), PeerCard: mods[1-k].Card(), QPs: []connect.QP{printer{uint32(10 + k)}},
+		ends[k], err = hosts[k].NewEndpoint(&connect.EndpointConfig{
+			PeerIncarnation: uint64(2 - k), PeerCard: hosts[1-k].Card(), QPs: []connect.QP{printer{uint32(10 + k)}},
 			UserData: fmt.Appendf(nil, "credits=%d", 8<<k), Wake: func() { wake <- struct{}{} },
 		})
-		if err == nil {
-			err = ends[k].Start()
-		}
 		if err != nil {
 			fmt.Println(err)
 			return

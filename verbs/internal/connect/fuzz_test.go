@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -110,115 +111,71 @@ func FuzzBlob(f *testing.F) {
 	})
 }
 
-// FuzzMachine: whatever an authenticated peer sends, in whatever order, between
-// whatever the user does, the machine keeps its promises: states only grow, steps come
-// in order, memory is bounded, and what is Ready has been through all steps.
-func FuzzMachine(f *testing.F) {
-	_, messages := goldenMessages()
-	var all []byte
-	for k, m := range messages {
-		b := m.append([]byte{byte(k % 8)})
-		all = append(append(all, byte(len(b))), b...)
-	}
-	f.Add(true, all)
-	f.Add(false, all)
-	// A connection is a list of length, event and body.
-	f.Add(true, []byte{0, 8, 0, 1, 3, 7, 2, 4, 2, 0, 2, 3, 7, 3, 4, 2, 0, 2, 3, 7, 5, 4, 2, 0, 0, 0})
-	f.Add(false, []byte{0, 8, 0, 1, 3, 7, 1, 4, 0, 3, 7, 3, 4, 1, 0, 2, 3, 7, 0x13, 4, 1, 0, 3, 3, 7, 5, 4, 1, 0, 0, 0})
-	f.Fuzz(func(t *testing.T, asks bool, script []byte) {
-		m := &machine{self: 2, peer: 1}
-		if asks {
-			m.peer = 3
+// FuzzPeer: whatever an authenticated peer that asks or answers sends, in whatever order, an endpoint moves its queue
+// pairs in order, is ready only after all steps, and can be finalized.
+func FuzzPeer(f *testing.F) {
+	kinds := func(list ...messageKind) (script []byte) {
+		for _, k := range list {
+			script = append(script, byte(k), 0)
 		}
-		var id uint64
-		m.nextID = func() uint64 { id++; return id }
-		var now time.Duration
-		moved := make(map[*end]step)
-		working := make(map[*end]bool)
-		shown := make(map[*end]State)
-		m.linkUp(now)
-		for len(script) > 2 {
-			n := min(int(script[0]), len(script)-2)
-			what, body := script[1], script[2:2+n]
-			script = script[2+n:]
-			fuzzStep(m, what, body, now, working)
-			now += time.Duration(n) * time.Millisecond
-			for _, a := range m.take(now) {
-				switch a.kind {
-				case actSend:
-					var back message
-					if err := back.parse(a.msg.append(nil)); err != nil {
-						t.Fatalf("sends %+v: %v", a.msg, err)
-					}
-				case actWork:
-					if last, begun := moved[a.end]; working[a.end] || begun && a.first != last+1 || !begun && a.first != stepInit {
-						t.Fatalf("steps %d to %d after %d", a.first, a.last, last)
-					}
-					moved[a.end], working[a.end] = a.last, true
-				case actState:
-					s := a.end.state.public()
-					if s < shown[a.end] || s == Ready && moved[a.end] != stepRTS {
-						t.Fatalf("%v after %v, step %d", s, shown[a.end], moved[a.end])
-					}
-					shown[a.end] = s
-				}
+		return script
+	}
+	for _, asks := range []bool{false, true} {
+		f.Add(asks, kinds(msgRequest, msgConfirm, msgConfirm, msgGone))
+		f.Add(asks, kinds(msgReply, msgConfirm, msgConfirm, msgBye))
+		f.Add(asks, kinds(msgRequest, msgReject))
+		f.Add(asks, kinds(msgReply, msgAlive, msgReply))
+	}
+	f.Fuzz(func(t *testing.T, asks bool, script []byte) {
+		h := aHost(t, func(c *Config, _ *Port) {
+			if asks {
+				c.Incarnation += 1 << 50
 			}
-			if len(m.ends) > 8 || len(m.out) > 0 {
-				t.Fatalf("%d ends, %d actions are kept", len(m.ends), len(m.out))
+		})
+		conn, e := insiderOf(t, h, 1<<40, asks)
+		for len(script) >= 2 {
+			m := message{kind: messageKind(script[0])%msgBye + 1, code: rejectCode(script[1]), offer: anOffer()}
+			m.flags, m.offer.n = script[1]&flagsOf[m.kind], 1
+			script = script[2:]
+			if conn.Send(m.append(nil)) != nil {
+				break
 			}
+		}
+		if s := e.State(); s == Ready || s == Lost {
+			if did, _ := e.qps[0].did(); did != allSteps {
+				t.Fatalf("%v after the steps %q", s, did)
+			}
+		}
+		e.finalize(t)
+		if did, _ := e.qps[0].did(); !strings.HasPrefix(allSteps, did) {
+			t.Fatalf("steps %q", did)
 		}
 	})
 }
 
-// fuzzStep is one event of a script.
-func fuzzStep(m *machine, what byte, body []byte, now time.Duration, working map[*end]bool) {
-	var e *end
-	if len(m.ends) > 0 {
-		e = m.ends[int(what>>4)%len(m.ends)]
+// insiderOf is a raw link of a peer that has proved the secret, and the endpoint of a host towards that peer.
+func insiderOf(t testing.TB, h *host, inc uint64, asks bool) (*handshake.Conn, *testEnd) {
+	if asks {
+		e := h.endpointTo(inc, aHost(t, nil).m.Card(), nil)
+		conn, _, w := insider(t, h, h.claimOf(inc, forEndpoint))
+		if w.code != 0 {
+			t.Fatalf("refused with code %d", w.code)
+		}
+		return conn, e
 	}
-	switch what & 7 {
-	case 0:
-		if len(m.ends) < 8 {
-			m.add(&end{offer: anOffer(), timeout: time.Second, target: "there", clear: what&8 != 0, cts: what&8 == 0}, now)
-		}
-	case 1:
-		if e != nil {
-			m.start(e, now)
-		}
-	case 2:
-		if e != nil && working[e] {
-			working[e] = false
-			m.done(e, nil, now)
-		}
-	case 3:
-		m.tick(now)
-	case 4:
-		if e != nil && what&8 != 0 {
-			m.finalize(e)
-		} else if e != nil {
-			m.clearToSend(e)
-		}
-	case 5:
-		if m.up {
-			m.linkDown(now)
-		} else {
-			m.linkUp(now)
-		}
-	case 6:
-		var msg message
-		if msg.parse(body) == nil {
-			_ = m.receive(&msg, now)
-		}
-	default: // any kind about ids that there may be
-		if len(body) < 3 {
-			return
-		}
-		kind := messageKind(body[0])%msgPong + 1
-		msg := message{kind: kind, flags: body[0] >> 4 & flagsOf[kind], from: uint64(body[1]), to: uint64(body[2]), code: rejectCode(body[1]), offer: anOffer()}
-		if msg.checkIDs() == nil {
-			_ = m.receive(&msg, now)
-		}
+	l := must[net.Listener](t)(net.Listen("tcp", "127.0.0.1:0"))
+	defer l.Close()
+	e := h.endpointTo(inc, cardAt(l.Addr()), nil)
+	c := must[net.Conn](t)(l.Accept())
+	t.Cleanup(func() { c.Close() })
+	conn, _, err := handshake.Accept(c, aKey(t, theSecret).Find, h.hub().config())
+	if err == nil {
+		err = conn.Send((&welcome{}).append(nil))
 	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn, e
 }
 
 // FuzzListener: bytes of unauthenticated dialers at a real listener neither crash nor hang it, nor make links.
@@ -239,7 +196,7 @@ func FuzzListener(f *testing.F) {
 		if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Fatal("the listener keeps a connection that has ended")
 		}
-		if s := h.mods.Stats(); s.links != 0 {
+		if s := h.m.Stats(); s.links != 0 {
 			t.Fatalf("an unauthenticated dialer has made a link: %+v", s)
 		}
 	})

@@ -18,6 +18,11 @@ import (
 // goldenFile has the bytes that wire.md describes.
 const goldenFile = "testdata/wire.txt"
 
+func anOffer() offer {
+	return offer{linkLayer: Ethernet, gidType: GIDRoCEv2, mtu: 3, responder: 16, initiator: 16, pkey: 0xffff, n: 1,
+		gid: [16]byte{10: 0xff, 11: 0xff, 12: 10, 15: 1}}
+}
+
 func goldenOffer() offer {
 	o := anOffer()
 	o.lid, o.pkey, o.responder, o.initiator, o.n = 0x0102, 0x8001, 16, 8, 2
@@ -27,26 +32,24 @@ func goldenOffer() offer {
 }
 
 func goldenMessages() (names []string, messages []message) {
-	return []string{"call", "request", "reply", "confirm", "reject", "gone", "ping", "pong", "bye"}, []message{
-		{kind: msgCall, count: 2},
-		{kind: msgRequest, flags: flagCTS, from: 3, offer: goldenOffer()},
-		{kind: msgReply, from: 4, to: 3, offer: goldenOffer()},
-		{kind: msgConfirm, flags: flagClear, from: 3, to: 4},
-		{kind: msgReject, from: 3, to: 4, code: rejectStep, detail: 1<<16 | 110},
-		{kind: msgGone, from: 3, to: 4},
-		{kind: msgPing}, {kind: msgPong}, {kind: msgBye},
+	return []string{"request", "reply", "confirm", "reject", "gone", "alive", "bye"}, []message{
+		{kind: msgRequest, flags: flagCTS, offer: goldenOffer()},
+		{kind: msgReply, offer: goldenOffer()},
+		{kind: msgConfirm, flags: flagClear},
+		{kind: msgReject, code: rejectStep, detail: 1<<16 | 110},
+		{kind: msgGone}, {kind: msgAlive}, {kind: msgBye},
 	}
 }
 
 // goldenBytes are vectors that are no messages.
 func goldenBytes() map[string][]byte {
 	key, _ := handshake.NewKey([]byte("sixteen bytes or more"))
-	c := claim{version: protocolVersion, attempt: 7, from: 0x0102030405060708, to: 0x1112131415161718}
+	c := claim{version: protocolVersion, purpose: forWatching, from: 0x0102030405060708, to: 0x1112131415161718}
 	t := ticket{from: c.from, to: c.to}
 	t.mac = key.MAC(ticketLabel, t.signed())
 	return map[string][]byte{
 		"claim":       c.append(nil),
-		"welcome":     (&welcome{code: refuseSpare, attempt: 7}).append(nil),
+		"welcome":     (&welcome{code: refuseBusy}).append(nil),
 		"ticket":      t.append(nil),
 		"reject data": appendHead(nil, refuseSecret),
 		"blob oob": append([]byte{oobVersion, 4, 10, 0, 0, 1, 0x12, 0x34, 16},

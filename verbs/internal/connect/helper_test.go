@@ -3,6 +3,7 @@
 package connect
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -24,7 +26,8 @@ type fakeQP struct {
 	mu    sync.Mutex
 	steps []string
 	path  Path
-	block chan struct{} // if not nil, RTR waits for it
+	block chan struct{} // if not nil, the step stops waits for it
+	stops string        // "" means RTR
 	fail  string        // step that fails
 	busy  atomic.Bool
 }
@@ -40,7 +43,7 @@ func (q *fakeQP) step(name string, p *Path) error {
 	q.steps = append(q.steps, name)
 	q.path = *p
 	q.mu.Unlock()
-	if name == "RTR" && q.block != nil {
+	if q.block != nil && name == cmp.Or(q.stops, "RTR") {
 		<-q.block
 	}
 	if name == q.fail {
@@ -60,7 +63,10 @@ func (q *fakeQP) did() (string, Path) {
 	return strings.Join(q.steps, " "), q.path
 }
 
-const allSteps = "INIT RTR RTS"
+const (
+	allSteps    = "INIT RTR RTS"
+	errTimedOut = syscall.ETIMEDOUT
+)
 
 var (
 	lastInc atomic.Uint64
@@ -80,7 +86,7 @@ func aPort(name string) *Port {
 // interface.
 var device *testDevice
 
-func manager() string {
+func managerName() string {
 	if device != nil {
 		return "rdmacm"
 	}
@@ -130,16 +136,15 @@ func onDevice(t *testing.T) {
 	device = d
 }
 
-// host is one context: its managers and one port.
+// host is one context on a port.
 type host struct {
-	t    testing.TB
-	inc  uint64
-	set  *Set
-	mods *Modules
+	t   testing.TB
+	inc uint64
+	m   *Managers
 }
 
 func testConfig(inc uint64) Config {
-	return Config{Incarnation: inc, Secret: []byte("the secret of the session"), Timeout: scaled(2 * time.Second), Include: []string{manager()}}
+	return Config{Incarnation: inc, Secret: []byte("the secret of the session"), Timeout: scaled(2 * time.Second), Include: []string{managerName()}}
 }
 
 func aHost(t testing.TB, change func(*Config, *Port)) *host {
@@ -150,47 +155,35 @@ func aHost(t testing.TB, change func(*Config, *Port)) *host {
 	if change != nil {
 		change(&cfg, port)
 	}
-	set, err := Open(cfg)
+	m, err := Open(cfg, port)
 	if err != nil {
 		t.Fatal(err)
 	}
-	mods, err := set.Query(port)
-	if err != nil {
-		t.Fatal(err, set.Close())
-	}
-	h := &host{t: t, inc: cfg.Incarnation, set: set, mods: mods}
+	h := &host{t: t, inc: cfg.Incarnation, m: m}
 	t.Cleanup(h.close)
 	return h
 }
 
 func (h *host) close() {
-	if err := h.set.Close(); err != nil {
+	if err := h.m.Close(); err != nil {
 		h.t.Errorf("close: %v", err)
 	}
 }
 
-// hub is the module's.
-func (h *host) hub() *hub {
-	switch m := h.mods.mods[0].(type) {
-	case *oobModule:
-		return m.hub
-	case *rdmaModule:
-		return m.hub
-	}
-	h.t.Fatal("module without a hub")
-	return nil
-}
+func (h *host) hub() *hub { return h.m.hubs[0] }
+
+func (h *host) rdmacm() *rdmacm { return h.hub().carrier.(*rdmacm) }
 
 // ends is an endpoint with its queue pairs.
 type testEnd struct {
-	Endpoint
+	*Endpoint
 	qps   []*fakeQP
 	woken chan struct{}
 }
 
 func (h *host) endpoint(peer *host, change func(*EndpointConfig)) *testEnd {
 	h.t.Helper()
-	return h.endpointTo(peer.inc, peer.mods.Card(), change)
+	return h.endpointTo(peer.inc, peer.m.Card(), change)
 }
 
 func (h *host) endpointTo(inc uint64, card string, change func(*EndpointConfig)) *testEnd {
@@ -211,20 +204,11 @@ func (h *host) endpointTo(inc uint64, card string, change func(*EndpointConfig))
 			e.qps = append(e.qps, f)
 		}
 	}
-	ep, err := h.mods.NewEndpoint(&cfg)
+	ep, err := h.m.NewEndpoint(&cfg)
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	e.Endpoint = ep
-	return e
-}
-
-func (h *host) start(peer *host, change func(*EndpointConfig)) *testEnd {
-	h.t.Helper()
-	e := h.endpoint(peer, change)
-	if err := e.Start(); err != nil {
-		h.t.Fatal(err)
-	}
 	return e
 }
 

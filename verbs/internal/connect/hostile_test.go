@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,7 +22,7 @@ import (
 
 // address is where a host's oob listens.
 func (h *host) address() string {
-	list, err := parseOOBBlob(h.mods.entries[0].blob)
+	list, err := parseOOBBlob(h.hub().blob)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -73,15 +74,15 @@ func insider(t testing.TB, h *host, c claim) (*handshake.Conn, *net.TCPConn, wel
 	return conn, tcp, w
 }
 
-func (h *host) claimOf(inc uint64, attempt uint32) claim {
-	return claim{version: protocolVersion, attempt: attempt, from: inc, to: h.inc}
+func (h *host) claimOf(inc uint64, what purpose) claim {
+	return claim{version: protocolVersion, purpose: what, from: inc, to: h.inc}
 }
 
 // mustStillConnect checks that genuine peers do.
 func mustStillConnect(t testing.TB, h *host) {
 	t.Helper()
 	p := aHost(t, nil)
-	x, y := h.start(p, nil), p.start(h, nil)
+	x, y := h.endpoint(p, nil), p.endpoint(h, nil)
 	x.mustConnect(t)
 	y.mustConnect(t)
 }
@@ -90,7 +91,7 @@ func mustStillConnect(t testing.TB, h *host) {
 func TestOtherVersion(t *testing.T) {
 	onHost(t)
 	h := aHost(t, nil)
-	c := h.claimOf(1<<60, 1)
+	c := h.claimOf(1<<60, forWatching)
 	c.version++
 	if _, _, w := insider(t, h, c); w.code != refuseVersion {
 		t.Errorf("answer %+v, want a refusal for the version", w)
@@ -117,7 +118,6 @@ func TestOtherVersion(t *testing.T) {
 		_, _ = io.Copy(io.Discard, c)
 	}()
 	x := h.endpointTo(1<<60, cardAt(l.Addr()), nil)
-	_ = x.Start()
 	x.mustFail(t, Failed, driver.ErrVersion)
 }
 
@@ -136,7 +136,7 @@ func TestUnauthenticatedDialersDelayNoPeer(t *testing.T) {
 		}
 	}
 	mustStillConnect(t, h)
-	waitUntil(t, "unauthenticated dialers are counted", func() bool { s := h.mods.Stats(); return s.Refused > 0 && s.BadMessages > 0 })
+	waitUntil(t, "unauthenticated dialers are counted", func() bool { s := h.m.Stats(); return s.Refused > 0 && s.BadMessages > 0 })
 	hub := h.hub()
 	hub.mu.Lock()
 	n := len(hub.unauthenticated)
@@ -154,8 +154,8 @@ func TestUnauthenticatedDialersDelayNoPeer(t *testing.T) {
 func TestDialerWithoutSecret(t *testing.T) {
 	onHost(t)
 	h, p := aHost(t, nil), aHost(t, nil)
-	x := h.start(p, nil)
-	c := h.claimOf(p.inc, 1000)
+	x := h.endpoint(p, nil)
+	c := h.claimOf(p.inc, forWatching)
 	_, err := handshake.Dial(rawConn(t, h), aKey(t, "a guess, long enough"), h.hub().config(), c.append(nil))
 	if !errors.Is(err, handshake.ErrSecret) {
 		t.Errorf("a dialer without the secret gets %v, want %v", err, handshake.ErrSecret)
@@ -163,81 +163,72 @@ func TestDialerWithoutSecret(t *testing.T) {
 	if x.State() != Connecting {
 		t.Errorf("endpoint is %v: %v", x.State(), x.Err())
 	}
-	y := p.start(h, nil)
+	y := p.endpoint(h, nil)
 	x.mustConnect(t)
 	y.mustConnect(t)
 }
 
-// A peer that has the secret cannot keep more than one link: the one with the highest attempt.
+// A peer that has the secret keeps one request that no endpoint has met, and one link by which it watches this process:
+// the newest of each.
 func TestLinksAreBounded(t *testing.T) {
 	onHost(t)
-	h := aHost(t, nil)
-	var all []*handshake.Conn
-	for k := range 12 {
-		conn, _, w := insider(t, h, h.claimOf(1<<62, uint32(k+1)))
-		if w.code != 0 {
-			t.Fatalf("attempt %d is refused with code %d", k+1, w.code)
+	h := aHost(t, func(c *Config, _ *Port) { c.Incarnation += 1 << 50 })
+	for _, what := range []purpose{forEndpoint, forWatching} {
+		var all []*handshake.Conn
+		for range 12 {
+			conn, _, w := insider(t, h, h.claimOf(1<<40, what))
+			if w.code != 0 {
+				t.Fatalf("refused with code %d", w.code)
+			}
+			if what == forEndpoint {
+				_ = conn.Send((&message{kind: msgRequest, offer: anOffer()}).append(nil))
+			}
+			all = append(all, conn)
 		}
-		all = append(all, conn)
-	}
-	for k, conn := range all[:11] {
-		if _, err := conn.Receive(); err == nil {
-			t.Errorf("link %d is kept", k+1)
+		var kept atomic.Int32
+		var tasks sync.WaitGroup
+		for _, conn := range all {
+			tasks.Go(func() {
+				for range beats / 2 { // the host says that it is alive
+					if _, err := conn.Receive(); err != nil {
+						return
+					}
+				}
+				kept.Add(1)
+			})
 		}
-	}
-	if _, _, w := insider(t, h, h.claimOf(1<<62, 5)); w.code != refuseSpare || w.attempt != 12 {
-		t.Errorf("an attempt that comes late gets %+v, want code %d and attempt 12", w, refuseSpare)
-	}
-}
-
-// Of two dials at the same time that of the lower incarnation stays, on both sides; a later attempt takes its place.
-func TestBothSidesKeepTheSameLink(t *testing.T) {
-	for _, tt := range []struct {
-		self, peer  uint64
-		have, comes *link // nil: none
-		want        bool
-	}{
-		{1, 2, nil, &link{attempt: 1}, true},
-		{1, 2, &link{attempt: 1, dialed: true}, &link{attempt: 1}, false},
-		{1, 2, &link{attempt: 1}, &link{attempt: 1, dialed: true}, true},
-		{2, 1, &link{attempt: 1, dialed: true}, &link{attempt: 1}, true},
-		{2, 1, &link{attempt: 1}, &link{attempt: 1, dialed: true}, false},
-		{1, 2, &link{attempt: 2, dialed: true}, &link{attempt: 3}, true},
-		{2, 1, &link{attempt: 3, dialed: true}, &link{attempt: 2}, false},
-		{1, 2, &link{attempt: 1}, &link{attempt: 1}, false},
-	} {
-		p := &peer{machine: machine{self: tt.self, peer: tt.peer}, link: tt.have}
-		if got := p.newer(tt.comes.attempt, tt.comes.dialed); got != tt.want {
-			t.Errorf("%d has %+v, comes %+v: replaced %v, want %v", tt.self, tt.have, tt.comes, got, tt.want)
+		if tasks.Wait(); kept.Load() != 1 {
+			t.Errorf("%d links of purpose %d are kept, want 1", kept.Load(), what)
 		}
 	}
 }
 
 // Short secrets are refused, with the remedy.
 func TestShortSecret(t *testing.T) {
-	_, err := Open(Config{Incarnation: 1, Secret: []byte("fifteen bytes..")})
+	_, err := Open(Config{Incarnation: 1, Secret: []byte("fifteen bytes..")}, aPort("a"))
 	if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "16") {
 		t.Errorf("got %v, want %v that names the least length", err, driver.ErrInvalid)
 	}
 }
 
-// relay is between two hosts and cuts and changes what it forwards.
+// relay is between two hosts. It changes what it forwards, and cuts connections or stops to forward.
 type relay struct {
-	l    net.Listener
-	mu   sync.Mutex
-	rng  *rand.Rand
-	flip float64 // per piece of bytes
-	cut  float64
-	all  []net.Conn
+	l     net.Listener
+	mu    sync.Mutex
+	rng   *rand.Rand
+	flip  float64 // per piece of bytes
+	after int     // of the first connection, bytes to forward in both directions; less than 0: all
+	stall bool    // then nothing more is forwarded, instead of a cut
+	all   []net.Conn
 }
 
-func newRelay(t testing.TB, to string, seed uint64, flip, cut float64) *relay {
+func newRelay(t testing.TB, to string, seed uint64, flip float64, after int, stall bool) *relay {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &relay{l: l, rng: rand.New(rand.NewPCG(seed, 2)), flip: flip, cut: cut}
+	r := &relay{l: l, rng: rand.New(rand.NewPCG(seed, 2)), flip: flip, after: after, stall: stall}
 	t.Cleanup(r.close)
 	go func() {
 		for {
@@ -251,86 +242,65 @@ func newRelay(t testing.TB, to string, seed uint64, flip, cut float64) *relay {
 				continue
 			}
 			r.mu.Lock()
+			left := r.after
+			r.after = -1
 			r.all = append(r.all, a, b)
 			r.mu.Unlock()
-			go r.pass(a, b)
-			go r.pass(b, a)
+			go r.pass(a, b, &left)
+			go r.pass(b, a, &left)
 		}
 	}()
 	return r
 }
 
-func (r *relay) pass(from, to net.Conn) {
-	defer from.Close()
-	defer to.Close()
+// pass forwards bytes as long as left, which both directions share, allows it.
+func (r *relay) pass(from, to net.Conn, left *int) {
 	var b [4096]byte
 	for {
 		n, err := from.Read(b[:])
 		if err != nil {
-			return
+			break
 		}
 		r.mu.Lock()
-		cut, flip, at := r.rng.Float64() < r.cut, r.rng.Float64() < r.flip, r.rng.IntN(8*n)
-		r.mu.Unlock()
-		if cut {
-			return
+		flip, at := r.rng.Float64() < r.flip, r.rng.IntN(8*n)
+		last := *left >= 0 && n >= *left
+		if last {
+			n = *left
 		}
+		if *left >= 0 {
+			*left -= n
+		}
+		r.mu.Unlock()
 		if flip {
 			b[at/8] ^= 1 << (at % 8)
 		}
 		if _, err := to.Write(b[:n]); err != nil {
+			break
+		}
+		if last && r.stall {
 			return
 		}
+		if last {
+			break
+		}
 	}
+	from.Close()
+	to.Close()
 }
 
-func (r *relay) close() {
-	r.l.Close()
+// cut ends all connections.
+func (r *relay) cut() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, c := range r.all {
 		c.Close()
 	}
+	r.all = nil
 }
 
-// Links that are cut again and again: endpoints are connected all the same,
-// and connected ones survive.
-func TestLinksThatAreCut(t *testing.T) {
-	onHost(t)
-	for seed := uint64(1); seed <= 6; seed++ {
-		a, b := aHost(t, nil), aHost(t, nil)
-		ra, rb := newRelay(t, a.address(), seed, 0, 0.1), newRelay(t, b.address(), seed+100, 0, 0.1)
-		var ends []*testEnd
-		for range 10 {
-			x, y := a.endpointTo(b.inc, cardAt(rb.l.Addr()), nil), b.endpointTo(a.inc, cardAt(ra.l.Addr()), nil)
-			_, _ = x.Start(), y.Start()
-			ends = append(ends, x, y)
-			time.Sleep(2 * time.Millisecond)
-		}
-		for k, e := range ends {
-			e.await(t, Ready)
-			if e.State() != Ready {
-				t.Errorf("seed %d: endpoint %d is %v: %v", seed, k, e.State(), e.Err())
-			}
-		}
-		for _, r := range []*relay{ra, rb} { // all links at once
-			r.mu.Lock()
-			for _, c := range r.all {
-				c.Close()
-			}
-			r.cut = 0
-			r.mu.Unlock()
-		}
-		x, y := a.endpointTo(b.inc, cardAt(rb.l.Addr()), nil), b.endpointTo(a.inc, cardAt(ra.l.Addr()), nil)
-		_, _ = x.Start(), y.Start()
-		x.mustConnect(t)
-		y.mustConnect(t)
-		for k, e := range ends {
-			if e.State() != Ready {
-				t.Errorf("seed %d: endpoint %d is %v after its link was cut: %v", seed, k, e.State(), e.Err())
-			}
-		}
-	}
+func (r *relay) close() {
+	r.l.Close()
+	r.cut()
 }
 
 // Bits that change on the way never make queue pairs that do not belong
@@ -341,10 +311,9 @@ func TestBitsThatChange(t *testing.T) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			t.Parallel() // most of the time goes by until something is sent again
 			a, b := aHost(t, nil), aHost(t, nil)
-			ra, rb := newRelay(t, a.address(), seed, 0.2, 0), newRelay(t, b.address(), seed+100, 0.2, 0)
+			ra, rb := newRelay(t, a.address(), seed, 0.2, -1, false), newRelay(t, b.address(), seed+100, 0.2, -1, false)
 			for range 5 {
 				x, y := a.endpointTo(b.inc, cardAt(rb.l.Addr()), nil), b.endpointTo(a.inc, cardAt(ra.l.Addr()), nil)
-				_, _ = x.Start(), y.Start()
 				x.await(t, Ready)
 				y.await(t, Ready)
 				for _, e := range [][2]*testEnd{{x, y}, {y, x}} {
@@ -368,20 +337,27 @@ func TestPeerThatBreaksTheProtocol(t *testing.T) {
 	h := aHost(t, nil)
 	for _, payload := range [][]byte{
 		{}, {0}, make([]byte, headBytes), make([]byte, maxPayload), make([]byte, maxPayload+1),
-		(&message{kind: msgRequest, from: 1, offer: anOffer()}).append(nil),                // the host asks this peer
-		(&message{kind: msgReply, from: 1, to: 1, offer: offer{n: 1, mtu: 9}}).append(nil), // no such MTU
-		(&message{kind: msgGone}).append(nil),
+		(&message{kind: msgRequest, offer: anOffer()}).append(nil), // the host asks this peer
+		(&message{kind: msgReply, offer: offer{n: 1, mtu: 9}}).append(nil),
+		(&message{kind: msgConfirm}).append(nil),
 	} {
-		before := h.mods.Stats().BadMessages
-		conn, _, w := insider(t, h, h.claimOf(1<<61, 1)) // a higher incarnation answers
+		before := h.m.Stats().BadMessages
+		conn, _, w := insider(t, h, h.claimOf(1<<61, forWatching))
 		if w.code != 0 {
 			t.Fatalf("refused with code %d", w.code)
 		}
 		_ = conn.Send(payload)
-		if _, err := conn.Receive(); err == nil {
-			t.Errorf("payload % x: the link goes on", payload)
+		for {
+			if _, err := conn.Receive(); err != nil {
+				break
+			}
 		}
-		waitUntil(t, "bad message is counted", func() bool { return h.mods.Stats().BadMessages > before })
+		waitUntil(t, "bad message is counted", func() bool { return h.m.Stats().BadMessages > before })
 	}
+	c := h.claimOf(1<<61, forEndpoint) // the host asks this peer
+	if _, err := handshake.Dial(rawConn(t, h), aKey(t, theSecret), h.hub().config(), c.append(nil)); err != nil {
+		t.Fatal(err)
+	}
+	waitUntil(t, "a request of the side that answers is counted", func() bool { return h.m.Stats().BadMessages > 8 })
 	mustStillConnect(t, h)
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/handshake"
 )
 
 // carrier is the part of a manager that moves bytes between hosts.
@@ -20,20 +22,32 @@ type carrier interface {
 	// dial connects to the peer, whose blob is target, and calls accept to make a link of the connection. If accept fails
 	// it has closed the connection, and dial may try another way. An error that wraps ErrBroken means that the peer
 	// does not exist any more; ErrAuth and ErrVersion mean that another attempt cannot succeed.
-	dial(ctx context.Context, peer uint64, target string, accept func(stream) error) error
+	dial(ctx context.Context, peer uint64, target []byte, accept func(stream) error) error
+	// check returns an error for a malformed blob of a peer, or one that leads nowhere.
+	check(blob []byte) error
 	// close stops listening. Earlier connections continue.
 	close() error
+	// release frees what connections share. None is left.
+	release() error
 }
 
-// hub is the module of a manager that has a carrier. It has the endpoints of each peer, and a link to each peer.
+// self is what a hub knows of its own context.
+type self struct {
+	incarnation uint64
+	timeout     time.Duration
+	key         *handshake.Key
+}
+
+// hub is a manager on one port. It pairs its endpoints with those of each peer.
 type hub struct {
-	name   string
-	env    *Env
-	port   *Port                // as it was when the hub was made
-	latest atomic.Pointer[Port] // with its present addresses
-	cts    bool
-	origin time.Time
-	slots  chan struct{} // for goroutines that move queue pairs
+	self
+	name     string
+	priority int
+	cts      bool
+	port     *Port                // as it was when the hub was made
+	latest   atomic.Pointer[Port] // with its present addresses
+	blob     []byte               // the address for the peers' managers of this name, at most maxBlob bytes
+	slots    chan struct{}        // for goroutines that move queue pairs
 
 	carrier carrier
 	ctx     context.Context // ends when the hub closes
@@ -42,46 +56,40 @@ type hub struct {
 
 	mu              sync.Mutex
 	peers           map[uint64]*peer
-	lastID          uint64
-	unauthenticated []stream // not authenticated yet, oldest first
+	ends            map[*Endpoint]struct{} // not finalized
+	made            uint64                 // endpoints made so far
+	unauthenticated []stream               // oldest first
 	closed          bool
 	stats           Stats
 	wakes           []func() // to be called without mu
 }
 
-// peer is another context that endpoints are connected to.
+// peer is another context that endpoints are connected to, or that has links to this one. hub.mu guards it.
 type peer struct {
-	machine
-	link    *link  // the current one, or nil
-	attempt uint32 // highest attempt of either side
-	dialing map[string]context.CancelFunc
-	timer   *time.Timer
-	restAt  time.Duration // since when neither side needs the link; 0: one does
+	inc      uint64
+	waiting  []*Endpoint // not paired yet, in the order in which they were made
+	unlinked []*Endpoint // connected, but their links were cut
+	asking   bool        // goroutine ask runs
+	watching bool        // goroutine watch runs
+	request  *request    // of the peer, which no endpoint has met yet
+	watcher  *link       // by which the peer watches this process
 }
 
 const (
 	maxWorkers         = 16 // endpoints whose queue pairs are moved at the same time
 	maxUnauthenticated = 256
 	proofTime          = 5 * time.Second
-	restTime           = time.Second // after which an unused link is closed
 )
 
-func newHub(name string, env *Env, port *Port, cts bool) *hub {
-	h := &hub{name: name, env: env, port: port, cts: cts, origin: time.Now(), slots: make(chan struct{}, maxWorkers)}
-	h.peers = make(map[uint64]*peer)
+func newHub(name string, own self, port *Port, s *settings) *hub {
+	h := &hub{self: own, name: name, priority: s.priority, cts: s.cts, port: port, slots: make(chan struct{}, maxWorkers)}
+	h.peers, h.ends = make(map[uint64]*peer), make(map[*Endpoint]struct{})
 	h.latest.Store(port)
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	return h
 }
 
-// now returns the time of the machines, which is never 0.
-func (h *hub) now() time.Duration { return time.Since(h.origin) + 1 }
-
-func (h *hub) UsesCTS() bool { return h.cts }
-
-func (h *hub) renew(p *Port) { h.latest.Store(p) }
-
-func (h *hub) Stats(s *Stats) {
+func (h *hub) addStats(s *Stats) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s.connected += h.stats.connected
@@ -90,6 +98,12 @@ func (h *hub) Stats(s *Stats) {
 	s.links += h.stats.links
 	s.Refused += h.stats.Refused
 	s.BadMessages += h.stats.BadMessages
+}
+
+func (h *hub) count(n *uint64) {
+	h.mu.Lock()
+	*n++
+	h.mu.Unlock()
 }
 
 // unlock unlocks mu and then wakes the users of endpoints.
@@ -106,40 +120,40 @@ func (h *hub) unlock() {
 func (h *hub) peer(inc uint64) *peer {
 	p := h.peers[inc]
 	if p == nil {
-		p = &peer{dialing: make(map[string]context.CancelFunc)}
-		p.machine = machine{self: h.env.incarnation, peer: inc, nextID: func() uint64 { h.lastID++; return h.lastID }}
-		p.timer = time.AfterFunc(time.Hour, func() { h.tick(p) })
+		p = &peer{inc: inc}
 		h.peers[inc] = p
 	}
 	return p
 }
 
-func (h *hub) tick(p *peer) {
-	h.mu.Lock()
-	defer h.unlock()
-	if h.peers[p.peer] == p {
-		p.tick(h.now())
-		h.settle(p)
-	}
-}
+// asks reports whether this side asks, and the peer answers.
+func (h *hub) asks(p *peer) bool { return h.incarnation < p.inc }
 
-// newEndpoint makes an endpoint towards a target that the manager has checked.
-func (h *hub) newEndpoint(cfg *EndpointConfig, target string) (Endpoint, error) {
-	e := &endpoint{hub: h, cfg: *cfg, done: make(chan struct{})}
+// newEndpoint makes an endpoint towards the peer whose blob is target, and begins to connect it.
+func (h *hub) newEndpoint(cfg *EndpointConfig, target []byte) (*Endpoint, error) {
+	if err := h.carrier.check(target); err != nil {
+		return nil, err
+	}
+	e := &Endpoint{hub: h, cfg: *cfg, target: target, cts: h.cts || cfg.deferred, offer: h.offer(cfg)}
 	e.cfg.QPs = slices.Clone(cfg.QPs)
-	e.end = end{target: target, timeout: h.env.timeout, cts: h.cts || cfg.deferred, clear: !cfg.deferred,
-		offer: h.offer(cfg), user: e}
-	if cfg.timeout > 0 {
-		e.end.timeout = cfg.timeout
+	e.over, e.done, e.clear = make(chan struct{}), make(chan struct{}), make(chan struct{})
+	if !cfg.deferred {
+		e.ClearToSend()
 	}
 	h.mu.Lock()
 	defer h.unlock()
 	if h.closed {
 		return nil, fmt.Errorf("%w: connection manager %s on %s", driver.ErrClosed, h.name, h.port.name())
 	}
-	e.peer = h.peer(cfg.PeerIncarnation)
-	e.peer.add(&e.end, h.now())
-	h.settle(e.peer)
+	h.made++
+	e.number = h.made
+	h.ends[e] = struct{}{}
+	if cfg.PeerIncarnation == h.incarnation {
+		e.meet(nil, &message{offer: e.offer})
+		h.tasks.Go(func() { e.run(e.alone) })
+		return e, nil
+	}
+	h.wait(e)
 	return e, nil
 }
 
@@ -156,74 +170,55 @@ func (h *hub) offer(cfg *EndpointConfig) offer {
 	return o
 }
 
-// settle carries out the actions of a peer's machine after an event. The caller holds mu.
-func (h *hub) settle(p *peer) {
-	for _, a := range p.take(h.now()) {
-		switch a.kind {
-		case actSend:
-			if p.link != nil {
-				p.link.post(&a.msg)
-			}
-		case actWork:
-			e := a.end.user.(*endpoint)
-			h.tasks.Go(func() { h.work(e, a.first, a.last) })
-		case actState:
-			h.report(a.end.user.(*endpoint))
+// wait lets an endpoint wait to be paired: behind those that were made before it. The caller holds mu.
+func (h *hub) wait(e *Endpoint) {
+	p := h.peer(e.cfg.PeerIncarnation)
+	e.peer = p
+	e.waits, e.stopWaiting = context.WithCancel(h.ctx)
+	at, _ := slices.BinarySearchFunc(p.waiting, e.number, func(x *Endpoint, n uint64) int { return int(x.number) - int(n) })
+	p.waiting = slices.Insert(p.waiting, at, e)
+	switch {
+	case h.asks(p):
+		if !p.asking {
+			p.asking = true
+			h.tasks.Go(func() { h.ask(p) })
 		}
+	case !h.pair(p):
+		h.startWatch(p)
 	}
-	targets := p.targets()
-	for target, cancel := range p.dialing {
-		if !slices.Contains(targets, target) {
-			cancel()
-		}
-	}
-	for _, target := range targets {
-		if p.link == nil && p.dialing[target] == nil && !h.closed {
-			ctx, cancel := context.WithCancel(h.ctx)
-			p.dialing[target] = cancel
-			h.tasks.Go(func() { h.dial(ctx, p, target) })
-		}
-	}
-	h.rest(p)
 }
 
-// rest sets the peer's timer. The side that dialed closes an unused link after restTime; a peer without link and
-// endpoints is forgotten. The caller holds mu.
-func (h *hub) rest(p *peer) {
-	now := h.now()
-	at, ok := p.next()
-	switch {
-	case !p.idle():
-		p.restAt = 0
-	case p.restAt == 0:
-		p.restAt = now
+// unwait takes an endpoint from those that wait. The caller holds mu.
+func (h *hub) unwait(e *Endpoint) {
+	is := func(x *Endpoint) bool { return x == e }
+	e.peer.waiting = slices.DeleteFunc(e.peer.waiting, is)
+	e.peer.unlinked = slices.DeleteFunc(e.peer.unlinked, is)
+	e.stopWaiting()
+	h.forget(e.peer)
+}
+
+// forget removes the record of a peer that is not needed any more. The caller holds mu.
+func (h *hub) forget(p *peer) {
+	if h.peers[p.inc] == p && len(p.waiting)+len(p.unlinked) == 0 && !p.asking && !p.watching && p.request == nil && p.watcher == nil {
+		delete(h.peers, p.inc)
 	}
-	if l := p.link; p.restAt != 0 && l != nil && l.dialed {
-		if now >= p.restAt+restTime {
-			h.unlink(p, l)
-		} else if !ok || p.restAt+restTime < at {
-			at, ok = p.restAt+restTime, true
-		}
+}
+
+// lost ends every endpoint that waits for a peer, or has lost its link to it, because the peer's process is gone.
+func (h *hub) lost(inc uint64, err error) {
+	h.mu.Lock()
+	defer h.unlock()
+	p := h.peers[inc]
+	if p == nil {
+		return
 	}
-	switch {
-	case p.restAt != 0 && p.link == nil && len(p.dialing)+len(p.ends) == 0:
-		p.timer.Stop()
-		if h.peers[p.peer] == p {
-			delete(h.peers, p.peer)
-		}
-	case ok:
-		p.timer.Reset(max(at-now, 0))
-	default:
-		p.timer.Stop()
+	for _, e := range slices.Concat(p.waiting, p.unlinked) {
+		e.fail(err)
 	}
 }
 
 // report passes a change of state to an endpoint's user. The caller holds mu.
-func (h *hub) report(e *endpoint) {
-	s := e.end.state.public()
-	if s == e.State() {
-		return // a second action for the same state
-	}
+func (h *hub) report(e *Endpoint, s State, err error) {
 	switch s {
 	case Ready:
 		h.stats.connected++
@@ -232,44 +227,46 @@ func (h *hub) report(e *endpoint) {
 	case Lost:
 		h.stats.lost++
 	}
-	if err := e.end.err; err != nil {
+	if err != nil {
 		name := e.cfg.PeerName
 		if name == "" {
 			name = fmt.Sprintf("%016x", e.cfg.PeerIncarnation)
 		}
-		e.err.Store(&Error{manager: h.name, device: h.port.name(), peer: name, state: e.end.doing.String(), err: err})
+		e.err.Store(&Error{manager: h.name, device: h.port.name(), peer: name, state: e.doing(), err: err})
 	}
 	e.state.Store(uint32(s))
-	if e.cfg.Wake != nil && !e.calling {
+	if e.cfg.Wake != nil {
 		h.wakes = append(h.wakes, e.cfg.Wake)
 	}
 }
 
-func (h *hub) Finalize() error {
+// close finalizes all endpoints, and waits until nothing runs for the hub.
+func (h *hub) close() error {
 	h.mu.Lock()
-	if h.closed {
-		h.mu.Unlock()
-		return nil
-	}
 	h.closed = true
-	err := h.carrier.close()
-	h.cancel()
 	for _, s := range h.unauthenticated {
 		s.Close()
 	}
+	var links []*link
+	for e := range h.ends {
+		links = append(links, e.link)
+		e.finalize(&message{kind: msgBye})
+	}
 	for _, p := range h.peers {
-		for _, e := range slices.Clone(p.ends) {
-			p.finalize(e)
-			e.user.(*endpoint).over()
-		}
-		h.settle(p)
-		if l := p.link; l != nil {
-			l.post(&message{kind: msgBye})
-			h.unlink(p, l)
-		}
-		p.timer.Stop()
+		links = append(links, p.watcher, p.requester())
 	}
 	h.unlock()
+	for _, l := range links {
+		if l != nil {
+			l.finish(&message{kind: msgBye})
+		}
+	}
+	for _, l := range links {
+		for l != nil && l.open() { // until the peers have read bye
+		}
+	}
+	h.cancel()
+	err := h.carrier.close() // not before: a dialer would take this process for dead
 	h.tasks.Wait()
-	return err
+	return errors.Join(err, h.carrier.release())
 }

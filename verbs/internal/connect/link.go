@@ -7,7 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/bywash/bywash/driver"
@@ -24,322 +25,174 @@ type stream interface {
 	Close() error
 }
 
-// link is an authenticated connection to a peer.
+// link is an authenticated stream to a peer. It serves one endpoint, or a peer that watches whether this process lives.
 type link struct {
-	stream  stream
-	conn    *handshake.Conn
-	dialed  bool // this side dialed
-	attempt uint32
-	queue   [][]byte      // to be sent; guarded by hub.mu
-	posted  chan struct{} // signals that queue or closing has changed
-	closing bool          // guarded by hub.mu
+	stream   stream
+	conn     *handshake.Conn
+	received chan message // except alive; closed when the link ends
+	err      error        // why the link ended; valid once received is closed
+
+	sending sync.Mutex
+	heard   atomic.Int64 // when the last message came, in Unix nanoseconds; -1: no further message is expected
+	silent  atomic.Bool  // the link was ended because the peer was silent
+	keeping context.Context
+	settle  context.CancelFunc // ends keep: neither side waits for the other any more
+	leaving chan struct{}      // closed by finish
+	once    sync.Once
 }
 
 const (
-	maxQueue   = 4096        // messages that a peer has not read; beyond that the link is cut
+	beats      = 10          // messages alive within a time-out
 	finishTime = time.Second // for a link to end in order
 )
 
-// post sends a message. The caller holds hub.mu.
-func (l *link) post(m *message) {
-	if l.closing {
-		return
-	}
-	if len(l.queue) == maxQueue {
-		_ = l.stream.Close() // ends the reader, too
-		return
-	}
-	l.queue = append(l.queue, m.append(nil))
-	l.wake()
+// Reasons for which a link ends.
+var (
+	errSilent = fmt.Errorf("%w: the peer does not answer", driver.ErrBroken)
+	errGone   = fmt.Errorf("%w: the peer gave up or disconnected", driver.ErrClosed)
+	errBye    = fmt.Errorf("%w: the peer has closed", driver.ErrClosed)
+	errEnded  = fmt.Errorf("%w: the peer's process has ended, or its connection was cut", driver.ErrBroken)
+)
+
+// newLink starts to read from a link to the peer inc, and to tell it that this process is alive.
+func (h *hub) newLink(inc uint64, s stream, conn *handshake.Conn) *link {
+	l := &link{stream: s, conn: conn, received: make(chan message, 1), leaving: make(chan struct{})}
+	l.keeping, l.settle = context.WithCancel(context.Background())
+	l.heard.Store(time.Now().UnixNano())
+	h.count(&h.stats.links)
+	h.tasks.Go(func() { h.read(l, inc) })
+	h.tasks.Go(func() { l.keep(h.timeout) })
+	return l
 }
 
-func (l *link) wake() {
-	select {
-	case l.posted <- struct{}{}:
-	default:
-	}
+func (l *link) send(m *message) error {
+	l.sending.Lock()
+	defer l.sending.Unlock()
+	return l.conn.Send(m.append(nil))
 }
 
-// write sends posted messages until the link is closed.
-func (h *hub) write(l *link) {
-	for range l.posted {
-		h.mu.Lock()
-		queue, closing := l.queue, l.closing
-		l.queue = nil
-		h.mu.Unlock()
-		for _, b := range queue {
-			if l.conn.Send(b) != nil {
-				_ = l.stream.Close() // ends the reader, too
-				return
-			}
+// keep tells the peer that this process is alive, and ends the link when the peer has been silent for the time-out.
+func (l *link) keep(timeout time.Duration) {
+	tick := time.NewTicker(timeout / beats)
+	defer tick.Stop()
+	for {
+		select {
+		case <-l.keeping.Done():
+			return
+		case <-tick.C:
 		}
-		if closing {
-			_ = l.stream.CloseWrite()
+		if at := l.heard.Load(); at >= 0 && time.Since(time.Unix(0, at)) > timeout {
+			l.silent.Store(true)
+			_ = l.stream.Close() // ends the reader, too
 			return
 		}
+		if l.send(&message{kind: msgAlive}) != nil {
+			return // the reader knows why
+		}
 	}
 }
 
+// expectNothing says that no message of the peer is waited for.
+func (l *link) expectNothing() { l.heard.Store(-1) }
+
 // read receives messages until the link ends.
-func (h *hub) read(p *peer, l *link) {
+func (h *hub) read(l *link, inc uint64) {
 	defer l.stream.Close()
+	defer l.settle()
+	defer close(l.received)
 	for {
-		b, err := l.conn.Receive()
 		var m message
-		bad := errors.Is(err, handshake.ErrSecret) || errors.Is(err, handshake.ErrMalformed)
+		b, err := l.conn.Receive()
 		if err == nil {
 			err = m.parse(b)
 		}
-		h.mu.Lock()
-		if err == nil && p.link == l { // messages of a link that was replaced are repeated over the new one
-			err = h.receive(p, &m)
-		}
-		if bad || errors.Is(err, errMalformed) {
-			h.stats.BadMessages++
-		}
 		if err != nil {
-			h.unlink(p, l)
-		}
-		h.settle(p)
-		h.unlock()
-		if err != nil {
+			l.err = h.reason(l, err)
 			return
 		}
-	}
-}
-
-// receive handles a message. The caller holds mu.
-func (h *hub) receive(p *peer, m *message) error {
-	if m.kind == msgBye {
-		p.leave()
-		return io.EOF
-	}
-	return p.receive(m, h.now())
-}
-
-// unlink closes a link in order: posted messages are still sent. The caller holds mu.
-func (h *hub) unlink(p *peer, l *link) {
-	if l.closing {
-		return
-	}
-	l.closing = true
-	l.wake()
-	_ = l.stream.SetDeadline(time.Now().Add(finishTime))
-	if p.link == l {
-		p.link = nil
-		p.linkDown(h.now())
-	}
-}
-
-// newer reports whether a link with that attempt replaces the present one. Both sides decide alike: the higher attempt
-// stays; between equal attempts the link that the lower incarnation dialed stays.
-func (p *peer) newer(attempt uint32, dialed bool) bool {
-	l := p.link
-	return l == nil || attempt > l.attempt || attempt == l.attempt && dialed != l.dialed && dialed == p.asks()
-}
-
-// join makes a link of a connection, unless there is a newer link or the hub is closed.
-func (h *hub) join(p *peer, l *link) error {
-	l.posted = make(chan struct{}, 1)
-	h.mu.Lock()
-	defer h.unlock()
-	if q := h.peers[p.peer]; q == nil {
-		h.peers[p.peer] = p // p was forgotten meanwhile
-	} else {
-		p = q
-	}
-	switch {
-	case h.closed:
-		return refuseBusy.err()
-	case !p.newer(l.attempt, l.dialed):
-		return refuseSpare.err()
-	}
-	if p.link != nil {
-		h.unlink(p, p.link)
-	}
-	p.link, p.attempt = l, max(p.attempt, l.attempt)
-	h.stats.links++
-	if !l.dialed {
-		l.queue = append(l.queue, (&welcome{}).append(nil))
-		l.wake()
-	}
-	h.tasks.Go(func() { h.write(l) })
-	h.tasks.Go(func() { h.read(p, l) })
-	p.linkUp(h.now())
-	h.settle(p)
-	return nil
-}
-
-// dial tries to make a link to a peer as long as one is needed.
-func (h *hub) dial(ctx context.Context, p *peer, target string) {
-	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		h.mu.Lock()
-		if p.link != nil || h.closed || !slices.Contains(p.targets(), target) {
-			p.dialing[target]()
-			delete(p.dialing, target)
-			h.settle(p)
-			h.unlock()
-			return
+		if at := l.heard.Load(); at >= 0 {
+			l.heard.CompareAndSwap(at, time.Now().UnixNano())
 		}
-		p.attempt++
-		c := claim{version: protocolVersion, attempt: p.attempt, from: h.env.incarnation, to: p.peer}
-		h.unlock()
-		err := h.try(ctx, p, target, &c)
-		if err == nil {
+		switch m.kind {
+		case msgAlive:
 			continue
+		case msgBye: // before the stream is closed, which the peer waits for
+			h.lost(inc, errBye)
 		}
-		// A peer that does not exist any more, or refuses for good, is not dialed again.
-		final := errors.Is(err, driver.ErrBroken) || errors.Is(err, driver.ErrAuth) || errors.Is(err, driver.ErrVersion)
-		h.mu.Lock()
-		p.noLink(target, err, final && ctx.Err() == nil)
-		h.settle(p)
-		h.unlock()
 		select {
-		case <-ctx.Done(): // another endpoint may need the same target by now
-			h.mu.Lock()
-			ctx, p.dialing[target] = context.WithCancel(h.ctx)
-			h.mu.Unlock()
-		case <-time.After(pause):
+		case l.received <- m:
+		case <-l.leaving:
 		}
 	}
 }
 
-// try dials once.
-func (h *hub) try(ctx context.Context, p *peer, target string, c *claim) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*h.env.timeout/3) // shorter than an endpoint's time-out, so that its error has the cause
-	defer cancel()
-	return h.carrier.dial(ctx, p.peer, target, func(s stream) error {
-		stop := context.AfterFunc(ctx, func() { s.Close() })
-		l, err := h.introduce(s, p, c)
-		if !stop() && err == nil {
-			err = ctx.Err()
-		}
-		if err == nil {
-			err = h.join(p, l)
-		}
-		if err != nil {
-			s.Close()
-		}
-		return err
-	})
-}
-
-func (h *hub) config() *handshake.Config {
-	return &handshake.Config{Protocol: "bywash connect " + h.name, Limit: maxPayload}
-}
-
-// introduce performs the dialer's part of the handshake and sends the claim.
-func (h *hub) introduce(s stream, p *peer, c *claim) (*link, error) {
-	_ = s.SetDeadline(time.Now().Add(h.env.timeout / 3))
-	defer s.SetDeadline(time.Time{})
-	conn, err := handshake.Dial(s, h.env.key, h.config(), c.append(nil))
-	if err != nil {
-		if errors.Is(err, handshake.ErrSecret) {
-			h.count(&h.stats.Refused)
-		}
-		return nil, fmt.Errorf("handshake: %w", known(err))
+// reason returns why a link has ended whose reader got err, and counts what only a faulty or hostile peer sends.
+func (h *hub) reason(l *link, err error) error {
+	select {
+	case <-l.leaving:
+		return errEnded
+	default:
 	}
-	b, err := conn.Receive()
-	if err != nil {
-		return nil, fmt.Errorf("await welcome: %w", known(err))
-	}
-	var w welcome
-	if err := w.parse(b); err != nil {
-		return nil, err
-	}
-	if w.code == refuseSpare {
-		h.mu.Lock()
-		p.attempt = max(p.attempt, w.attempt)
-		h.mu.Unlock()
-	}
-	return &link{stream: s, conn: conn, dialed: true, attempt: c.attempt}, w.code.err()
-}
-
-// known wraps an error of a handshake in the corresponding sentinel of package driver.
-func known(err error) error {
-	for from, to := range map[error]error{handshake.ErrSecret: driver.ErrAuth, handshake.ErrVersion: driver.ErrVersion,
-		handshake.ErrMalformed: errMalformed} {
-		if errors.Is(err, from) {
-			return fmt.Errorf("%w: %w", to, err)
-		}
-	}
-	return err
-}
-
-func (h *hub) count(n *uint64) {
-	h.mu.Lock()
-	*n++
-	h.mu.Unlock()
-}
-
-// accept handles a connection from a dialer. It returns when the connection is a link or closed. If too many
-// connections have not proven the secret, it closes the oldest of them.
-func (h *hub) accept(s stream) {
-	h.mu.Lock()
-	if h.closed {
-		h.mu.Unlock()
-		s.Close()
-		return
-	}
-	if len(h.unauthenticated) == maxUnauthenticated {
-		h.unauthenticated[0].Close()
-		h.unauthenticated = h.unauthenticated[1:]
-		h.stats.Refused++
-	}
-	h.unauthenticated = append(h.unauthenticated, s)
-	h.mu.Unlock()
-
-	_ = s.SetDeadline(time.Now().Add(proofTime))
-	conn, b, err := handshake.Accept(s, h.env.key.Find, h.config())
-	err = known(err)
-	var c claim
-	if err == nil {
-		err = c.parse(b)
-	}
-	h.mu.Lock()
-	h.unauthenticated = slices.DeleteFunc(h.unauthenticated, func(x stream) bool { return x == s })
-	h.mu.Unlock()
-	if err == nil && (c.to != h.env.incarnation || c.from == c.to || c.from == 0) {
-		err = refuseStale.err()
-	}
-	if err == nil {
-		_ = s.SetDeadline(time.Time{})
-		h.mu.Lock()
-		p := h.peer(c.from)
-		h.mu.Unlock()
-		err = h.join(p, &link{stream: s, conn: conn, attempt: c.attempt})
-	}
-	if err != nil {
-		h.refuse(s, conn, &c, err)
-	}
-}
-
-// refuse sends a dialer that has proven the secret the reason for which it gets no link, and closes the connection.
-func (h *hub) refuse(s stream, conn *handshake.Conn, c *claim, err error) {
-	var w welcome
-	h.mu.Lock()
 	switch {
-	case errors.Is(err, errMalformed):
-		h.stats.BadMessages++
-	case errors.Is(err, driver.ErrVersion):
-		w.code = refuseVersion
-		h.stats.Refused++
-	case errors.Is(err, driver.ErrBroken):
-		w.code = refuseStale
-		h.stats.Refused++
-	case errors.Is(err, driver.ErrAuth):
-		h.stats.Refused++
-	case errors.Is(err, errTryAgain):
-		w.code = refuseBusy
-		if p := h.peers[c.from]; p != nil && p.link != nil {
-			w.code, w.attempt = refuseSpare, p.link.attempt
+	case l.silent.Load():
+		return fmt.Errorf("%w for %v", errSilent, h.timeout)
+	case errors.Is(err, handshake.ErrSecret), errors.Is(err, handshake.ErrMalformed), errors.Is(err, errMalformed):
+		h.count(&h.stats.BadMessages)
+		return fmt.Errorf("%w: %w", driver.ErrBroken, err)
+	case errors.Is(err, io.EOF):
+		return errEnded
+	}
+	return fmt.Errorf("%w: %w", errEnded, err)
+}
+
+// next returns the next message of that kind. Any other message is the error that it stands for.
+func (h *hub) next(l *link, want messageKind, stop <-chan struct{}) (message, error) {
+	select {
+	case <-stop:
+		return message{}, errStopped
+	case m, ok := <-l.received:
+		return m, h.meaning(l, &m, ok, want)
+	}
+}
+
+// meaning returns nil for a message of the kind that is expected, and else what has happened: ok is false when the link
+// has ended.
+func (h *hub) meaning(l *link, m *message, ok bool, want messageKind) error {
+	switch {
+	case !ok:
+		return l.err
+	case m.kind == want:
+		return nil
+	case m.kind == msgReject:
+		return m.rejectError()
+	case m.kind == msgGone:
+		return errGone
+	case m.kind == msgBye:
+		return errBye
+	}
+	h.count(&h.stats.BadMessages)
+	return fmt.Errorf("%w: %w: message of kind %d instead of %d", driver.ErrBroken, errMalformed, m.kind, want)
+}
+
+// open waits for a message that nobody else takes, and reports whether the link is still open.
+func (l *link) open() bool {
+	_, ok := <-l.received
+	return ok
+}
+
+// errStopped means that this side's endpoint has ended meanwhile.
+var errStopped = errors.New("the endpoint has ended")
+
+// finish ends a link in order, after a last message unless that is nil. Only the first call has an effect. It may take
+// finishTime.
+func (l *link) finish(last *message) {
+	l.once.Do(func() {
+		close(l.leaving)
+		l.settle()
+		_ = l.stream.SetDeadline(time.Now().Add(finishTime))
+		if last != nil {
+			_ = l.send(last)
 		}
-	}
-	h.mu.Unlock()
-	_ = s.SetDeadline(time.Now().Add(finishTime))
-	if conn != nil && w.code != 0 {
-		_ = conn.Send(w.append(nil))
-	}
-	_ = s.CloseWrite() // the answer may still arrive
-	s.Close()
+		_ = l.stream.CloseWrite() // the reader closes the stream when the peer has ended its part
+	})
 }

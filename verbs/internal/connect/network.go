@@ -91,18 +91,18 @@ func (n Network) Apart(m Network) string {
 
 // Apart returns why the port cannot be connected to one with another card, or "". Its error is ErrInvalid for a
 // malformed card.
-func (m *Modules) Apart(card string) (string, error) {
+func (m *Managers) Apart(card string) (string, error) {
 	theirs, err := parseCard(card)
 	if err != nil {
 		return "", err
 	}
-	if i, _ := match(m.entries, theirs); i < 0 {
+	if i, _ := match(m.entries(), theirs); i < 0 {
 		return m.noCommon(theirs), nil
 	}
 	return "", nil
 }
 
-func (m *Modules) noCommon(theirs []entry) string {
+func (m *Managers) noCommon(theirs []entry) string {
 	var names []string
 	for _, e := range theirs {
 		names = append(names, e.name)

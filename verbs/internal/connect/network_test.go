@@ -52,7 +52,7 @@ func TestRenewedPort(t *testing.T) {
 	a, b := aHost(t, nil), aHost(t, nil)
 	p := *aPort("renewed")
 	p.GIDIndex, p.GID[15], p.MTU = 7, 9, 512
-	if err := a.mods.Renew(&p); err != nil {
+	if err := a.m.Renew(&p); err != nil {
 		t.Fatal(err)
 	}
 	for _, wrong := range []func(*Port){
@@ -62,11 +62,11 @@ func TestRenewedPort(t *testing.T) {
 	} {
 		q := p
 		wrong(&q)
-		if err := a.mods.Renew(&q); !errors.Is(err, driver.ErrInvalid) {
+		if err := a.m.Renew(&q); !errors.Is(err, driver.ErrInvalid) {
 			t.Errorf("renewed as %+v: %v", q, err)
 		}
 	}
-	ea, eb := a.start(b, nil), b.endpoint(a, nil)
+	ea, eb := a.endpoint(b, nil), b.endpoint(a, nil)
 	ea.await(t, Ready)
 	eb.await(t, Ready)
 	if r := eb.Remote(); r.gid != p.GID || r.MTU != 512 {

@@ -10,8 +10,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -20,82 +18,36 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// oob connects over TCP, outside of the RDMA port. Options:
-//
-//	oob-address   IP addresses, with commas, instead of those of the port's interface
-//	oob-port      TCP port to listen at; 0, the default, is any free one
-//	oob-priority  0 to 100; 50
-//	oob-cts       on | off: wait for clear-to-send; off
+// oob connects over TCP, outside of the RDMA port.
 type oob struct {
-	env      *Env
-	addrs    []netip.Addr
-	port     uint16
-	priority int
-	cts      bool
+	*hub
+	listeners []*net.TCPListener
+	accepting chan struct{} // bounds the goroutines of dialers that are not proven yet or were refused
 }
 
 // oob's blob is a version and addresses. Each address is a length of 4 or 16, the address, and a port in big-endian.
 const (
 	oobVersion  = 1
 	maxOOBAddrs = 4
-	oobPriority = 50
 	acceptPause = 50 * time.Millisecond
 )
-
-func (*oob) Name() string { return "oob" }
-
-func (o *oob) Register(opts *options) {
-	opts.lookup("address", "", func(v string) error {
-		for s := range strings.SplitSeq(v, ",") {
-			a, err := netip.ParseAddr(s)
-			if err != nil {
-				return err
-			}
-			o.addrs = append(o.addrs, a)
-		}
-		return nil
-	})
-	opts.lookup("port", "0", func(v string) error {
-		n, err := strconv.ParseUint(v, 10, 16)
-		o.port = uint16(n)
-		return err
-	})
-	o.priority = opts.priority(oobPriority)
-	o.cts = opts.onOff("cts", false)
-}
-
-func (o *oob) Init(env *Env) error {
-	o.env = env
-	return nil
-}
-
-func (o *oob) Finalize() error { return nil }
 
 // broadcast is the address of all hosts of a segment.
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
-// oobModule is oob on one port.
-type oobModule struct {
-	*hub
-	priority  int
-	blob      []byte
-	left      []string // errors of addresses that could not be bound
-	listeners []*net.TCPListener
-	accepting chan struct{} // bounds the goroutines of dialers that are not proven yet or were refused
-}
-
-// Query implements Manager. It starts to listen.
-func (o *oob) Query(p *Port) (Module, error) {
-	addrs := p.Addrs
+// openOOB listens at the addresses of the port's interface, or at those that the user has chosen. An address that cannot
+// be bound is left out, unless the user has chosen it.
+func openOOB(h *hub, o *settings) (carrier, error) {
+	addrs := h.port.Addrs
 	if len(o.addrs) > 0 {
 		addrs = o.addrs
 	}
 	if len(addrs) == 0 {
-		return nil, fmt.Errorf("%w: the interface of %s has no IP address (give it one, or set the option oob-address)", driver.ErrUnsupported, p.name())
+		return nil, fmt.Errorf("%w: the interface of %s has no IP address (give it one, or set the option oob-address)",
+			driver.ErrUnsupported, h.port.name())
 	}
-	m := &oobModule{hub: newHub(o.Name(), o.env, p, o.cts), priority: o.priority, blob: []byte{oobVersion},
-		accepting: make(chan struct{}, 2*maxUnauthenticated)}
-	m.hub.carrier = m
+	m := &oob{hub: h, accepting: make(chan struct{}, 2*maxUnauthenticated)}
+	h.blob = []byte{oobVersion}
 	var failed []error
 	for _, a := range addrs {
 		if len(m.listeners) == maxOOBAddrs {
@@ -108,26 +60,19 @@ func (o *oob) Query(p *Port) (Module, error) {
 		}
 		m.listeners = append(m.listeners, l)
 		b := a.Unmap().WithZone("").AsSlice()
-		m.blob = append(append(m.blob, byte(len(b))), b...)
-		m.blob = binary.BigEndian.AppendUint16(m.blob, uint16(l.Addr().(*net.TCPAddr).Port))
+		h.blob = append(append(h.blob, byte(len(b))), b...)
+		h.blob = binary.BigEndian.AppendUint16(h.blob, uint16(l.Addr().(*net.TCPAddr).Port))
 	}
-	// An address that cannot be bound is left out, unless the user has named it.
 	if len(m.listeners) == 0 || len(o.addrs) > 0 && len(failed) > 0 {
 		return nil, errors.Join(append(failed, m.close())...)
 	}
-	for _, err := range failed {
-		m.left = append(m.left, err.Error())
-	}
 	for _, l := range m.listeners {
-		m.tasks.Go(func() { m.serve(l) })
+		h.tasks.Go(func() { m.serve(l) })
 	}
 	return m, nil
 }
 
-// leftOut returns why some addresses are not used.
-func (m *oobModule) leftOut() []string { return m.left }
-
-func (m *oobModule) listen(a netip.Addr, port uint16) (*net.TCPListener, error) {
+func (m *oob) listen(a netip.Addr, port uint16) (*net.TCPListener, error) {
 	if a.IsLinkLocalUnicast() && a.Is6() && a.Zone() == "" {
 		a = a.WithZone(m.port.Zone)
 	}
@@ -140,33 +85,27 @@ func (m *oobModule) listen(a netip.Addr, port uint16) (*net.TCPListener, error) 
 }
 
 // keepAlive configures probes that detect hosts that are gone. The kernel answers for a stopped process.
-func (m *oobModule) keepAlive() net.KeepAliveConfig {
-	return net.KeepAliveConfig{Enable: true, Idle: max(m.env.timeout/3, time.Second), Interval: max(m.env.timeout/6, time.Second), Count: 4}
+func (m *oob) keepAlive() net.KeepAliveConfig {
+	return net.KeepAliveConfig{Enable: true, Idle: max(m.timeout/3, time.Second), Interval: max(m.timeout/6, time.Second), Count: 4}
 }
 
 // control bounds how long sent bytes may stay unacknowledged.
-func (m *oobModule) control(_, _ string, c syscall.RawConn) error {
+func (m *oob) control(_, _ string, c syscall.RawConn) error {
 	var err error
-	ms := int(min(m.env.timeout.Milliseconds(), 1<<30))
+	ms := int(min(m.timeout.Milliseconds(), 1<<30))
 	if e := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, ms) }); e != nil {
 		return e
 	}
 	return err
 }
 
-func (m *oobModule) Priority() int { return m.priority }
-
-func (m *oobModule) Blob() []byte { return m.blob }
-
-func (m *oobModule) NewEndpoint(cfg *EndpointConfig, blob []byte) (Endpoint, error) {
-	if _, err := m.targets(blob); err != nil {
-		return nil, err
-	}
-	return m.newEndpoint(cfg, string(blob))
+func (m *oob) check(blob []byte) error {
+	_, err := m.targets(blob)
+	return err
 }
 
 // targets returns the addresses in a peer's blob that may be dialed.
-func (m *oobModule) targets(blob []byte) ([]netip.AddrPort, error) {
+func (m *oob) targets(blob []byte) ([]netip.AddrPort, error) {
 	list, err := parseOOBBlob(blob)
 	if err != nil {
 		return nil, err
@@ -228,7 +167,7 @@ func parseOOBBlob(b []byte) ([]netip.AddrPort, error) {
 }
 
 // serve accepts connections.
-func (m *oobModule) serve(l *net.TCPListener) {
+func (m *oob) serve(l *net.TCPListener) {
 	for {
 		c, err := l.AcceptTCP()
 		switch {
@@ -255,8 +194,8 @@ func (m *oobModule) serve(l *net.TCPListener) {
 
 // dial implements carrier: it dials one address after the other. The first address decides the error, because the
 // others may belong to a bridge that exists on every host.
-func (m *oobModule) dial(ctx context.Context, _ uint64, target string, accept func(stream) error) error {
-	addrs, err := m.targets([]byte(target))
+func (m *oob) dial(ctx context.Context, _ uint64, target []byte, accept func(stream) error) error {
+	addrs, err := m.targets(target)
 	if err != nil {
 		return err
 	}
@@ -286,10 +225,12 @@ func (m *oobModule) dial(ctx context.Context, _ uint64, target string, accept fu
 	return err
 }
 
-func (m *oobModule) close() error {
+func (m *oob) close() error {
 	var errs []error
 	for _, l := range m.listeners {
 		errs = append(errs, l.Close())
 	}
 	return errors.Join(errs...)
 }
+
+func (m *oob) release() error { return nil }

@@ -28,38 +28,28 @@ func TestPeerThatSendsNothing(t *testing.T) {
 	a := aHost(t, func(c *Config, _ *Port) { c.Timeout = 300 * time.Millisecond })
 	card := formatCard([]entry{{"oob", 50, []byte{oobVersion, 4, 127, 0, 0, 1, byte(port >> 8), byte(port)}}})
 	x := a.endpointTo(1<<40, card, nil)
-	_ = x.Start()
 	x.mustFail(t, Failed, driver.ErrBroken)
 	if !strings.Contains(x.Err().Error(), "handshake") {
 		t.Errorf("error %q does not contain what was waited for", x.Err())
 	}
 }
 
-// An address of the port that cannot be bound is left out, and named.
+// An address of the port that cannot be bound is left out. If there is no other, the error names it.
 func TestOOBLeavesOutAddresses(t *testing.T) {
 	onHost(t)
 	h := aHost(t, func(_ *Config, p *Port) {
 		p.Addrs = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("fe80::1"), netip.MustParseAddr("127.0.0.1")}
 	})
-	if got, err := parseOOBBlob(h.mods.entries[0].blob); err != nil || len(got) != 1 || !got[0].Addr().IsLoopback() {
+	if got, err := parseOOBBlob(h.hub().blob); err != nil || len(got) != 1 || !got[0].Addr().IsLoopback() {
 		t.Errorf("published %v, %v; want 127.0.0.1", got, err)
 	}
-	left := strings.Join(h.mods.leftOut, "\n")
-	if !strings.Contains(left, "192.0.2.1") || !strings.Contains(left, "fe80::1") {
-		t.Errorf("left out: %q; want both addresses", left)
-	}
 	peer := aHost(t, nil)
-	x, y := peer.start(h, nil), h.start(peer, nil)
+	x, y := peer.endpoint(h, nil), h.endpoint(peer, nil)
 	x.mustConnect(t)
 	y.mustConnect(t)
-	set, err := Open(testConfig(1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer set.Close()
 	p := aPort("a")
 	p.Addrs = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
-	if _, err := set.Query(p); err == nil || !strings.Contains(err.Error(), "192.0.2.1") {
+	if _, err := Open(testConfig(1), p); err == nil || !strings.Contains(err.Error(), "192.0.2.1") {
 		t.Errorf("a port whose only address cannot be bound: %v, want an error that names it", err)
 	}
 }
@@ -75,7 +65,7 @@ func TestOOBBlob(t *testing.T) {
 	}
 	for _, addrs := range [][]netip.Addr{list("127.0.0.1"), list("::1"), list("::ffff:127.0.0.1"), list("127.0.0.1", "::1", "127.0.0.2")} {
 		h := aHost(t, func(_ *Config, p *Port) { p.Addrs = addrs })
-		got, err := parseOOBBlob(h.mods.entries[0].blob)
+		got, err := parseOOBBlob(h.hub().blob)
 		if err != nil || len(got) != len(addrs) {
 			t.Fatalf("blob of %v: %v, %v", addrs, got, err)
 		}
@@ -85,10 +75,10 @@ func TestOOBBlob(t *testing.T) {
 			}
 		}
 		peer := aHost(t, nil)
-		x, y := peer.start(h, nil), h.start(peer, nil)
+		x, y := peer.endpoint(h, nil), h.endpoint(peer, nil)
 		x.mustConnect(t)
 		y.mustConnect(t)
-		blob := h.mods.entries[0].blob
+		blob := h.hub().blob
 		for n := range blob {
 			if list, err := parseOOBBlob(blob[:n]); err == nil && len(list) == len(addrs) {
 				t.Errorf("blob truncated to %d of %d bytes: %v", n, len(blob), list)
@@ -118,7 +108,7 @@ func TestBadBlobs(t *testing.T) {
 		{"too many addresses", append([]byte{oobVersion}, bytes.Repeat([]byte{4, 127, 0, 0, 1, 1, 1}, maxOOBAddrs+1)...), driver.ErrInvalid},
 		{"something behind", []byte{oobVersion, 4, 127, 0, 0, 1, 1, 1, 0}, driver.ErrInvalid},
 	} {
-		_, err := h.mods.NewEndpoint(&EndpointConfig{PeerIncarnation: 1 << 50, PeerCard: formatCard([]entry{{"oob", 1, tt.blob}}), QPs: []QP{&fakeQP{}}})
+		_, err := h.m.NewEndpoint(&EndpointConfig{PeerIncarnation: 1 << 50, PeerCard: formatCard([]entry{{"oob", 1, tt.blob}}), QPs: []QP{&fakeQP{}}})
 		if !errors.Is(err, tt.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: got %v, want %v", tt.name, err, tt.want)
 		}
@@ -160,38 +150,28 @@ func TestOOBOptions(t *testing.T) {
 	h := aHost(t, func(c *Config, _ *Port) {
 		c.Options = map[string]string{"oob-address": "127.0.0.3,::1", "oob-port": free, "oob-priority": "77", "oob-cts": "on"}
 	})
-	list, err := parseOOBBlob(h.mods.entries[0].blob)
+	list, err := parseOOBBlob(h.hub().blob)
 	if err != nil || len(list) != 2 || list[0].String() != "127.0.0.3:"+free || list[1].String() != "[::1]:"+free {
 		t.Errorf("listens at %v (%v)", list, err)
 	}
-	if m := h.mods.mods[0]; m.Priority() != 77 || !m.UsesCTS() {
-		t.Errorf("priority %d, CTS %v", m.Priority(), m.UsesCTS())
+	if hub := h.hub(); hub.priority != 77 || !hub.cts {
+		t.Errorf("priority %d, CTS %v", hub.priority, hub.cts)
 	}
 	for name, value := range map[string]string{"oob-address": "nowhere", "oob-port": "65536", "oob-priority": "101", "oob-cts": "yes", "oob-nothing": "1", "else": "1"} {
 		cfg := testConfig(1)
 		cfg.Options = map[string]string{name: value}
-		if _, err := Open(cfg); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), name) {
+		if _, err := Open(cfg, aPort("a")); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), name) {
 			t.Errorf("option %s=%s: %v, want %v", name, value, err, driver.ErrInvalid)
 		}
 	}
 	cfg := testConfig(1)
 	cfg.Options = map[string]string{"oob-address": "203.0.113.77"} // not assigned; hack/vm uses 192.0.2.0/24
-	s, err := Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	if _, err := s.Query(aPort("a")); err == nil || !strings.Contains(err.Error(), "oob-address") {
+	if _, err := Open(cfg, aPort("a")); err == nil || !strings.Contains(err.Error(), "oob-address") {
 		t.Errorf("an address of another host: %v, want an error with the remedy", err)
 	}
 	p := aPort("a")
 	p.Addrs = nil
-	other, err := Open(testConfig(1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer other.Close()
-	if _, err := other.Query(p); !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "oob-address") {
+	if _, err := Open(testConfig(1), p); !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "oob-address") {
 		t.Errorf("a port without addresses: %v, want %v with the remedy", err, driver.ErrUnsupported)
 	}
 }

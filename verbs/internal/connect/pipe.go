@@ -18,7 +18,7 @@ import (
 // pipe carries bytes over a queue pair of its own. If the peer does not read, its device posts no receive, and this
 // side's device repeats the send until it does: so Write waits. The goroutine pump handles completions.
 type pipe struct {
-	m      *rdmaModule
+	m      *rdmacm
 	id     *ibv.CMID
 	events chan *ibv.CMEvent
 
@@ -57,7 +57,7 @@ const (
 	rnrForEver  = 7       // value without a limit of retries while the peer has posted no receive
 )
 
-func newPipe(m *rdmaModule, id *ibv.CMID) *pipe {
+func newPipe(m *rdmacm, id *ibv.CMID) *pipe {
 	c := &pipe{m: m, id: id, events: make(chan *ibv.CMEvent, 8)}
 	c.changed = sync.NewCond(&c.mu)
 	return c
@@ -195,7 +195,7 @@ func (c *pipe) postReceive(slot int) error {
 // pump handles completions until the connection ends, and sends keep-alives, which detect hosts that are gone. The
 // device answers for a stopped process.
 func (c *pipe) pump() {
-	probe := time.NewTicker(max(c.m.env.timeout/3, 100*time.Millisecond))
+	probe := time.NewTicker(max(c.m.timeout/3, 100*time.Millisecond))
 	defer probe.Stop()
 	stop := make(chan struct{})
 	c.pumping.Go(func() {

@@ -33,30 +33,22 @@ func actRole(string) int {
 	if os.Getenv("CONNECT_TEST_ROLE") == "rdmacm" {
 		device = openDevice(nil)
 	}
-	set, err := Open(testConfig(inc))
+	m, err := Open(testConfig(inc), aPort("child"))
 	if err != nil {
 		fmt.Println(err)
 		return 1
 	}
-	mods, err := set.Query(aPort("child"))
-	if err != nil {
-		fmt.Println(err)
-		return 1
-	}
-	fmt.Println(inc, mods.Card())
+	fmt.Println(inc, m.Card())
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
 		f := strings.Fields(in.Text())
 		switch f[0] {
 		case "start":
 			peer, _ := strconv.ParseUint(f[1], 10, 64)
-			ep, err := mods.NewEndpoint(&EndpointConfig{PeerIncarnation: peer, PeerCard: f[2], QPs: []QP{&fakeQP{num: 1}}})
-			if err == nil {
-				err = ep.Start()
-			}
+			_, err := m.NewEndpoint(&EndpointConfig{PeerIncarnation: peer, PeerCard: f[2], QPs: []QP{&fakeQP{num: 1}}})
 			fmt.Println("started", err)
 		case "close":
-			_ = set.Close()
+			_ = m.Close()
 			return 0
 		}
 	}
@@ -66,7 +58,7 @@ func actRole(string) int {
 func aChild(t *testing.T, inc uint64) *child {
 	t.Helper()
 	c := &child{cmd: exec.Command("/proc/self/exe")}
-	c.cmd.Env = append(os.Environ(), "CONNECT_TEST_ROLE="+manager(), fmt.Sprintf("CONNECT_TEST_INC=%d", inc))
+	c.cmd.Env = append(os.Environ(), "CONNECT_TEST_ROLE="+managerName(), fmt.Sprintf("CONNECT_TEST_INC=%d", inc))
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	c.cmd.Stderr = os.Stderr
 	in, err := c.cmd.StdinPipe()
@@ -96,7 +88,7 @@ func aChild(t *testing.T, inc uint64) *child {
 
 func (c *child) start(t *testing.T, h *host) {
 	t.Helper()
-	fmt.Fprintf(c.in, "start %d %s\n", h.inc, h.mods.Card())
+	fmt.Fprintf(c.in, "start %d %s\n", h.inc, h.m.Card())
 	if !c.out.Scan() || c.out.Text() != "started <nil>" {
 		t.Fatalf("child sent %q", c.out.Text())
 	}
@@ -110,11 +102,9 @@ func killedPeerIsLostAtOnce(t *testing.T) {
 		c := aChild(t, inc)
 		h := aHost(t, func(cfg *Config, _ *Port) { cfg.Incarnation += 1 << 20 })
 		x := h.endpointTo(c.inc, c.card, nil)
-		_ = x.Start()
 		c.start(t, h)
 		x.mustConnect(t)
 		waits := h.endpointTo(c.inc, c.card, nil)
-		_ = waits.Start()
 		time.Sleep(20 * time.Millisecond)
 		begin := time.Now()
 		_ = c.cmd.Process.Kill()
@@ -128,7 +118,6 @@ func killedPeerIsLostAtOnce(t *testing.T) {
 
 		again := aChild(t, inc+1<<50)
 		y := h.endpointTo(again.inc, again.card, nil)
-		_ = y.Start()
 		again.start(t, h)
 		y.mustConnect(t)
 	}
@@ -152,12 +141,10 @@ func stoppedPeerOf(t *testing.T, inc uint64) {
 	c := aChild(t, inc)
 	h := aHost(t, func(cfg *Config, _ *Port) { cfg.Incarnation += 1 << 20; cfg.Timeout = scaled(time.Second) })
 	x := h.endpointTo(c.inc, c.card, nil)
-	_ = x.Start()
 	c.start(t, h)
 	x.mustConnect(t)
 	_ = c.cmd.Process.Signal(syscall.SIGSTOP)
 	waits := h.endpointTo(c.inc, c.card, nil)
-	_ = waits.Start()
 	waits.mustFail(t, Failed, driver.ErrBroken)
 	if x.State() != Ready {
 		t.Errorf("endpoint to a stopped peer is %v: %v, want ready", x.State(), x.Err())
@@ -165,7 +152,6 @@ func stoppedPeerOf(t *testing.T, inc uint64) {
 	waits.finalize(t)
 	_ = c.cmd.Process.Signal(syscall.SIGCONT)
 	y := h.endpointTo(c.inc, c.card, nil)
-	_ = y.Start()
 	c.start(t, h)
 	y.mustConnect(t)
 	if x.State() != Ready {

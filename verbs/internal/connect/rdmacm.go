@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strconv"
 	"sync"
 	"time"
 
@@ -18,55 +17,10 @@ import (
 )
 
 // rdmacm connects through the kernel's RDMA connection manager, so that the hosts need no TCP between them. The manager
-// finds the path and makes one small queue pair to each peer, a pipe for the bytes of a link. It does not know the
-// queue pairs of endpoints. Options:
-//
-//	rdmacm-address   IP address on the RDMA port to listen at, instead of the first one that works
-//	rdmacm-port      port to listen at; 0, the default, is any free one
-//	rdmacm-priority  0 to 100; 30
-//	rdmacm-cts       on | off: wait for clear-to-send; on
+// finds the path and makes one small queue pair for each link, a pipe for its bytes. It does not know the queue pairs of
+// endpoints.
 type rdmacm struct {
-	env      *Env
-	addr     netip.Addr
-	port     uint16
-	priority int
-	cts      bool
-}
-
-// rdmacm's blob is a version and an address (its length of 4 or 16, itself, a port in big-endian).
-const (
-	rdmacmVersion  = 2
-	rdmacmPriority = 30
-)
-
-func (*rdmacm) Name() string { return "rdmacm" }
-
-func (r *rdmacm) Register(opts *options) {
-	opts.lookup("address", "", func(v string) (err error) {
-		r.addr, err = netip.ParseAddr(v)
-		return err
-	})
-	opts.lookup("port", "0", func(v string) error {
-		n, err := strconv.ParseUint(v, 10, 16)
-		r.port = uint16(n)
-		return err
-	})
-	r.priority = opts.priority(rdmacmPriority)
-	r.cts = opts.onOff("cts", true)
-}
-
-func (r *rdmacm) Init(env *Env) error {
-	r.env = env
-	return ibv.Available()
-}
-
-func (r *rdmacm) Finalize() error { return nil }
-
-// rdmaModule is rdmacm on one port.
-type rdmaModule struct {
 	*hub
-	priority int
-	blob     []byte
 	verbs    *ibv.Context
 	pd       *ibv.PD
 	events   *ibv.CMChannel
@@ -81,19 +35,23 @@ type rdmaModule struct {
 	closing bool
 }
 
-// Query implements Manager. It starts to listen.
-func (r *rdmacm) Query(p *Port) (Module, error) {
-	verbs, ok := p.Verbs.(*ibv.Context)
+// rdmacm's blob is a version and an address (its length of 4 or 16, itself, a port in big-endian).
+const rdmacmVersion = 2
+
+// openRDMACM listens at the first address of the port's interface, or of those that the user has chosen, that works.
+func openRDMACM(h *hub, o *settings) (carrier, error) {
+	if err := ibv.Available(); err != nil {
+		return nil, err
+	}
+	verbs, ok := h.port.Verbs.(*ibv.Context)
 	if !ok || verbs == nil {
-		return nil, fmt.Errorf("%w: rdmacm: device %s is not open", driver.ErrUnsupported, p.name())
+		return nil, fmt.Errorf("%w: rdmacm: device %s is not open", driver.ErrUnsupported, h.port.name())
 	}
-	addrs := p.Addrs
-	if r.addr.IsValid() {
-		addrs = []netip.Addr{r.addr}
+	addrs := h.port.Addrs
+	if len(o.addrs) > 0 {
+		addrs = o.addrs
 	}
-	m := &rdmaModule{hub: newHub(r.Name(), r.env, p, r.cts), priority: r.priority, verbs: verbs}
-	m.of = make(map[*ibv.CMID]*pipe)
-	m.hub.carrier, m.accepted = m, m.accept
+	m := &rdmacm{hub: h, verbs: verbs, of: make(map[*ibv.CMID]*pipe), accepted: h.accept}
 	var err error
 	if m.events, err = ibv.NewCMChannel(); err != nil {
 		return nil, fmt.Errorf("%w: %w (load rdma_ucm)", driver.ErrUnsupported, err)
@@ -103,20 +61,17 @@ func (r *rdmacm) Query(p *Port) (Module, error) {
 	}
 	why := errors.New("its interface has no IP address (give it one, or set the option rdmacm-address)")
 	for _, a := range addrs {
-		if why = m.listen(a.Unmap(), r.port); why == nil {
-			break
+		if why = m.listen(a.Unmap(), o.port); why == nil {
+			m.loop.Go(m.serve)
+			return m, nil
 		}
 	}
-	if why != nil {
-		err := fmt.Errorf("%w: no address of %s can be listened at: %w", driver.ErrUnsupported, p.name(), why)
-		return nil, errors.Join(err, m.release())
-	}
-	m.loop.Go(m.serve)
-	return m, nil
+	err = fmt.Errorf("%w: no address of %s can be listened at: %w", driver.ErrUnsupported, h.port.name(), why)
+	return nil, errors.Join(err, m.release())
 }
 
 // listen makes the listener if the address belongs to the port.
-func (m *rdmaModule) listen(a netip.Addr, port uint16) error {
+func (m *rdmacm) listen(a netip.Addr, port uint16) error {
 	id, err := m.events.NewID()
 	if err != nil {
 		return err
@@ -135,29 +90,23 @@ func (m *rdmaModule) listen(a netip.Addr, port uint16) error {
 		return errors.Join(err, id.Close())
 	}
 	b := a.WithZone("").AsSlice()
-	m.blob = append([]byte{rdmacmVersion, byte(len(b))}, b...)
-	m.blob = binary.BigEndian.AppendUint16(m.blob, info.Local.Port())
+	m.hub.blob = append([]byte{rdmacmVersion, byte(len(b))}, b...)
+	m.hub.blob = binary.BigEndian.AppendUint16(m.hub.blob, info.Local.Port())
 	m.listener, m.addr = id, a
 	return nil
 }
 
 // zoned adds the port's zone to link-local addresses.
-func (m *rdmaModule) zoned(a netip.AddrPort) netip.AddrPort {
+func (m *rdmacm) zoned(a netip.AddrPort) netip.AddrPort {
 	if a.Addr().Is6() && a.Addr().IsLinkLocalUnicast() && a.Addr().Zone() == "" {
 		return netip.AddrPortFrom(a.Addr().WithZone(m.port.Zone), a.Port())
 	}
 	return a
 }
 
-func (m *rdmaModule) Priority() int { return m.priority }
-
-func (m *rdmaModule) Blob() []byte { return m.blob }
-
-func (m *rdmaModule) NewEndpoint(cfg *EndpointConfig, blob []byte) (Endpoint, error) {
-	if _, err := parseRDMABlob(blob); err != nil {
-		return nil, err
-	}
-	return m.newEndpoint(cfg, string(blob))
+func (m *rdmacm) check(blob []byte) error {
+	_, err := parseRDMABlob(blob)
+	return err
 }
 
 // parseRDMABlob parses a peer's blob.
@@ -239,8 +188,8 @@ func (t *ticket) parse(b []byte) error {
 
 func (t *ticket) signed() []byte { return t.append(nil)[:ticketBytes-handshake.MACSize] }
 
-func (m *rdmaModule) dial(ctx context.Context, peer uint64, target string, accept func(stream) error) error {
-	at, err := parseRDMABlob([]byte(target))
+func (m *rdmacm) dial(ctx context.Context, peer uint64, target []byte, accept func(stream) error) error {
+	at, err := parseRDMABlob(target)
 	if err != nil {
 		return err
 	}
@@ -252,8 +201,8 @@ func (m *rdmaModule) dial(ctx context.Context, peer uint64, target string, accep
 	if c == nil {
 		return errors.Join(driver.ErrClosed, id.Close())
 	}
-	t := &ticket{from: m.env.incarnation, to: peer}
-	t.mac = m.env.key.MAC(ticketLabel, t.signed())
+	t := &ticket{from: m.incarnation, to: peer}
+	t.mac = m.key.MAC(ticketLabel, t.signed())
 	if err := m.reach(ctx, c, at, t); err != nil {
 		c.Close()
 		return fmt.Errorf("%v: %w", at, err)
@@ -262,10 +211,10 @@ func (m *rdmaModule) dial(ctx context.Context, peer uint64, target string, accep
 }
 
 // stepTime returns how long one step of the connection manager may take.
-func (m *rdmaModule) stepTime() time.Duration { return max(m.env.timeout/3, 100*time.Millisecond) }
+func (m *rdmacm) stepTime() time.Duration { return max(m.timeout/3, 100*time.Millisecond) }
 
 // reach makes the dialer's connection.
-func (m *rdmaModule) reach(ctx context.Context, c *pipe, at netip.AddrPort, t *ticket) error {
+func (m *rdmacm) reach(ctx context.Context, c *pipe, at netip.AddrPort, t *ticket) error {
 	if err := c.id.ResolveAddr(m.zoned(netip.AddrPortFrom(m.addr, 0)), m.zoned(at), m.stepTime()); err != nil {
 		return err
 	}
@@ -326,7 +275,7 @@ func rejection(ev *ibv.CMEvent, err error) error {
 }
 
 // serve passes events to their connections until the channel is closed.
-func (m *rdmaModule) serve() {
+func (m *rdmacm) serve() {
 	for {
 		ev, err := m.events.Event(context.Background())
 		if err != nil {
@@ -355,7 +304,7 @@ func (m *rdmaModule) serve() {
 }
 
 // request accepts a dialer for examination, unless there are too many.
-func (m *rdmaModule) request(ev *ibv.CMEvent) {
+func (m *rdmacm) request(ev *ibv.CMEvent) {
 	m.conns.Lock()
 	full := m.closing || m.pending >= maxUnauthenticated
 	if !full {
@@ -375,13 +324,13 @@ func (m *rdmaModule) request(ev *ibv.CMEvent) {
 	}
 }
 
-func (m *rdmaModule) refuse(id *ibv.CMID, code refusal) {
+func (m *rdmacm) refuse(id *ibv.CMID, code refusal) {
 	m.count(&m.stats.Refused)
 	_ = id.Reject(appendHead(nil, code))
 }
 
 // answer checks a dialer's ticket and accepts or refuses its connection.
-func (m *rdmaModule) answer(c *pipe, ev *ibv.CMEvent) {
+func (m *rdmacm) answer(c *pipe, ev *ibv.CMEvent) {
 	var t ticket
 	err := t.parse(ev.Param.Data)
 	switch {
@@ -390,10 +339,10 @@ func (m *rdmaModule) answer(c *pipe, ev *ibv.CMEvent) {
 	case err != nil:
 		m.count(&m.stats.BadMessages)
 		_ = c.id.Reject(nil)
-	case t.to != m.env.incarnation:
+	case t.to != m.incarnation:
 		err = driver.ErrBroken
 		m.refuse(c.id, refuseStale)
-	case !m.env.key.Check(t.mac[:], ticketLabel, t.signed()):
+	case !m.key.Check(t.mac[:], ticketLabel, t.signed()):
 		err = driver.ErrAuth
 		m.refuse(c.id, refuseSecret)
 	default:
@@ -418,7 +367,7 @@ func (m *rdmaModule) answer(c *pipe, ev *ibv.CMEvent) {
 }
 
 // adopt makes the connection of an id. It returns nil when the module is closing.
-func (m *rdmaModule) adopt(id *ibv.CMID) *pipe {
+func (m *rdmacm) adopt(id *ibv.CMID) *pipe {
 	m.conns.Lock()
 	defer m.conns.Unlock()
 	if m.closing {
@@ -428,32 +377,27 @@ func (m *rdmaModule) adopt(id *ibv.CMID) *pipe {
 }
 
 // enter makes a connection and registers it for events. The caller holds conns.
-func (m *rdmaModule) enter(id *ibv.CMID) *pipe {
+func (m *rdmacm) enter(id *ibv.CMID) *pipe {
 	c := newPipe(m, id)
 	m.of[id] = c
 	return c
 }
 
-func (m *rdmaModule) forget(id *ibv.CMID) {
+func (m *rdmacm) forget(id *ibv.CMID) {
 	m.conns.Lock()
 	defer m.conns.Unlock()
 	delete(m.of, id)
 }
 
-func (m *rdmaModule) close() error {
+func (m *rdmacm) close() error {
 	m.conns.Lock()
 	m.closing = true
 	m.conns.Unlock()
 	return m.listener.Close()
 }
 
-func (m *rdmaModule) Finalize() error {
-	err := m.hub.Finalize()
-	return errors.Join(err, m.release())
-}
-
 // release frees the resources that all connections share. No connection is left.
-func (m *rdmaModule) release() error {
+func (m *rdmacm) release() error {
 	var errs []error
 	if m.pd != nil {
 		errs = append(errs, m.pd.Close())

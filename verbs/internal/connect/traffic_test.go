@@ -129,7 +129,7 @@ func TestQueuePairsCarryMessages(t *testing.T) {
 						c.Prepare = func(*Remote) error { return q.postReceive() }
 					}
 				}
-				x, y := a.start(b, use(p)), b.start(a, use(q))
+				x, y := a.endpoint(b, use(p)), b.endpoint(a, use(q))
 				x.mustConnect(t)
 				p.send(t, "from p")
 				y.mustConnect(t)
@@ -157,14 +157,14 @@ func TestUnreachableGID(t *testing.T) {
 	var ends []*testEnd
 	for k := range 4 {
 		use := func(c *EndpointConfig) { c.QPs = []QP{aRealQP(t)} }
-		ends = append(ends, a.start(b, use))
-		y := b.start(a, use)
+		ends = append(ends, a.endpoint(b, use))
+		y := b.endpoint(a, use)
 		if k%2 == 0 {
 			ends = append(ends, y)
 		}
 	}
 	c := aHost(t, with)
-	x, y := a.start(c, nil), c.start(a, nil)
+	x, y := a.endpoint(c, nil), c.endpoint(a, nil)
 	x.mustConnect(t)
 	y.mustConnect(t)
 	failed := 0
@@ -189,10 +189,10 @@ func TestUnreachableGID(t *testing.T) {
 func pipes(t testing.TB) (dialer, listener *pipe) {
 	t.Helper()
 	a, b := aHost(t, nil), aHost(t, nil)
-	m, n := a.mods.mods[0].(*rdmaModule), b.mods.mods[0].(*rdmaModule)
+	m, n := a.rdmacm(), b.rdmacm()
 	dialed, got := make(chan stream, 1), make(chan stream, 1)
 	n.accepted = func(c stream) { got <- c }
-	err := m.dial(m.ctx, b.inc, string(n.Blob()), func(c stream) error { dialed <- c; return nil })
+	err := m.dial(m.ctx, b.inc, n.hub.blob, func(c stream) error { dialed <- c; return nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,9 +294,9 @@ func pipeDeadline(t *testing.T) {
 // the connection manager answers.
 func ask(t *testing.T, h *host, data []byte) *ibv.CMEvent {
 	t.Helper()
-	rawConn := aHost(t, nil).mods.mods[0].(*rdmaModule)
-	m := h.mods.mods[0].(*rdmaModule)
-	at, err := parseRDMABlob(m.Blob())
+	rawConn := aHost(t, nil).rdmacm()
+	m := h.rdmacm()
+	at, err := parseRDMABlob(m.hub.blob)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -328,17 +328,17 @@ func ask(t *testing.T, h *host, data []byte) *ibv.CMEvent {
 func TestRDMAUnauthenticated(t *testing.T) {
 	onDevice(t)
 	h := aHost(t, nil)
-	m := h.mods.mods[0].(*rdmaModule)
+	m := h.rdmacm()
 	good := func() *ticket {
 		k := &ticket{from: 1 << 60, to: h.inc}
-		k.mac = m.env.key.MAC(ticketLabel, k.signed())
+		k.mac = m.key.MAC(ticketLabel, k.signed())
 		return k
 	}
 	version := good().append(nil)
 	version[4]++
 	stale := good()
 	stale.to++
-	stale.mac = m.env.key.MAC(ticketLabel, stale.signed())
+	stale.mac = m.key.MAC(ticketLabel, stale.signed())
 	guess := good()
 	guess.mac = aKey(t, "a guess, long enough").MAC(ticketLabel, guess.signed())
 	for _, tt := range []struct {
@@ -364,7 +364,7 @@ func TestRDMAUnauthenticated(t *testing.T) {
 	if ev := ask(t, h, good().append(nil)); ev.Type != ibv.CMConnectResponse {
 		t.Errorf("a ticket that was seen: %v", ev.Type)
 	}
-	if s := h.mods.Stats(); s.Refused != 3 || s.BadMessages != 2 || s.links != 0 {
+	if s := h.m.Stats(); s.Refused != 3 || s.BadMessages != 2 || s.links != 0 {
 		t.Errorf("counters %+v", s)
 	}
 	mustStillConnect(t, h)

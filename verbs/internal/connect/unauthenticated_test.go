@@ -25,7 +25,7 @@ func openTarget(t *testing.T, _ *rand.Rand) *attack.Target {
 	a, b := aHost(t, defaultTimeout), aHost(t, defaultTimeout)
 	goesOn := func(what string) {
 		t.Helper()
-		x, y := a.start(b, nil), b.start(a, nil)
+		x, y := a.endpoint(b, nil), b.endpoint(a, nil)
 		attack.Await(t, "two endpoints connect "+what, func() bool {
 			for _, e := range []*testEnd{x, y} {
 				if e.State() > Ready {
@@ -40,6 +40,6 @@ func openTarget(t *testing.T, _ *rand.Rand) *attack.Target {
 	goesOn("at first")
 	return &attack.Target{
 		Network: "tcp", Addr: a.address(), GoesOn: goesOn, Unauthenticated: 2 * 2 * maxUnauthenticated,
-		Close: func() error { return errors.Join(a.mods.Close(), b.mods.Close(), a.set.Close(), b.set.Close()) },
+		Close: func() error { return errors.Join(a.m.Close(), b.m.Close()) },
 	}
 }

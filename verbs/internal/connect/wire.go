@@ -11,23 +11,20 @@ import (
 )
 
 // protocolVersion is the version of links, claims and messages.
-const protocolVersion = 2
+const protocolVersion = 3
 
-// messageKind is the kind of a message about endpoints. Messages travel over authenticated links; all integers are
-// little-endian. Each message begins with kind (8 bits), flags (8), id of the sender's endpoint (64), id of the
-// receiver's endpoint (64; 0 if the sender does not know it). The rest depends on the kind.
+// messageKind is the kind of a message about the endpoint that a link serves. Messages travel over authenticated links;
+// all integers are little-endian. Each message begins with kind and flags (8 bits each). The rest depends on the kind.
 type messageKind uint8
 
 const (
-	msgCall    messageKind = iota + 1 // count: number of endpoints here that wait for a request
-	msgRequest                        // offer
+	msgRequest messageKind = iota + 1 // offer
 	msgReply                          // offer
 	msgConfirm                        // the sender can receive (asker), or is in RTS (answerer)
 	msgReject                         // code, detail: the endpoint has failed
-	msgGone                           // the sender's endpoint is finalized or does not exist
-	msgPing                           // answered by pong
-	msgPong
-	msgBye // the sender's context closes
+	msgGone                           // the endpoint is finalized
+	msgAlive                          // nothing has happened
+	msgBye                            // the sender's context closes
 )
 
 // Flags, by kind.
@@ -38,8 +35,14 @@ const (
 
 // flagsOf lists the flags that each kind may have.
 var flagsOf = [...]uint8{
-	msgCall: 0, msgRequest: flagCTS, msgReply: flagCTS, msgConfirm: flagClear, msgReject: 0, msgGone: 0,
-	msgPing: 0, msgPong: 0, msgBye: 0,
+	msgRequest: flagCTS, msgReply: flagCTS, msgConfirm: flagClear, msgReject: 0, msgGone: 0, msgAlive: 0, msgBye: 0,
+}
+
+func flagIf(on bool, flag uint8) uint8 {
+	if on {
+		return flag
+	}
+	return 0
 }
 
 // Codes of reject.
@@ -83,7 +86,7 @@ func (c rejectCode) String() string {
 const sameRelease = "use the same release on both sides"
 
 const (
-	headBytes  = 1 + 1 + 8 + 8
+	headBytes  = 1 + 1
 	offerBytes = 6 + 2 + 2 + 16 + 1
 	qpBytes    = 8
 	// maxPayload is the size of the longest message in bytes.
@@ -109,13 +112,11 @@ type qpOffer struct{ num, psn uint32 }
 
 // message is a message of any kind; its kind determines which fields it has.
 type message struct {
-	kind     messageKind
-	flags    uint8
-	from, to uint64
-	count    uint32 // call
-	code     rejectCode
-	detail   uint32
-	offer    offer
+	kind   messageKind
+	flags  uint8
+	code   rejectCode
+	detail uint32
+	offer  offer
 }
 
 // Errors for which a link ends, besides the sentinels of package driver.
@@ -128,11 +129,7 @@ var (
 func (m *message) append(b []byte) []byte {
 	le := binary.LittleEndian
 	b = append(b, byte(m.kind), m.flags)
-	b = le.AppendUint64(b, m.from)
-	b = le.AppendUint64(b, m.to)
 	switch m.kind {
-	case msgCall:
-		b = le.AppendUint32(b, m.count)
 	case msgRequest, msgReply:
 		b = m.offer.append(b)
 	case msgReject:
@@ -149,17 +146,13 @@ func (m *message) parse(b []byte) error {
 	if len(b) < headBytes {
 		return fmt.Errorf("%w: %d bytes", errMalformed, len(b))
 	}
-	*m = message{kind: messageKind(b[0]), flags: b[1], from: le.Uint64(b[2:]), to: le.Uint64(b[10:])}
+	*m = message{kind: messageKind(b[0]), flags: b[1]}
 	if m.kind == 0 || int(m.kind) >= len(flagsOf) || m.flags&^flagsOf[m.kind] != 0 {
 		return fmt.Errorf("%w: kind %d with flags %#x", errMalformed, m.kind, m.flags)
 	}
 	b = b[headBytes:]
 	need, ok := 0, true
 	switch m.kind {
-	case msgCall:
-		if need = 4; len(b) == need {
-			m.count = le.Uint32(b)
-		}
 	case msgRequest, msgReply:
 		need, ok = m.offer.parse(b)
 	case msgReject:
@@ -169,26 +162,6 @@ func (m *message) parse(b []byte) error {
 	}
 	if !ok || len(b) != need {
 		return fmt.Errorf("%w: body of %d bytes in kind %d", errMalformed, len(b), m.kind)
-	}
-	return m.checkIDs()
-}
-
-// checkIDs checks that the message has exactly the ids that its kind needs.
-func (m *message) checkIDs() error {
-	from, to := m.from != 0, m.to != 0
-	var ok bool
-	switch m.kind {
-	case msgRequest:
-		ok = from && !to
-	case msgReply, msgConfirm:
-		ok = from && to
-	case msgReject, msgGone:
-		ok = from || to
-	default:
-		ok = !from && !to
-	}
-	if !ok {
-		return fmt.Errorf("%w: kind %d with ids %d and %d", errMalformed, m.kind, m.from, m.to)
 	}
 	return nil
 }
@@ -271,20 +244,27 @@ func (m *message) rejectError() error {
 	return fmt.Errorf("%w: the peer reports: %v", driver.ErrBroken, m.code)
 }
 
-// claim is a dialer's first frame after it has proven the secret: its context, and the context that it wants.
+// claim is a dialer's first frame after it has proven the secret: its context, the context that it wants, and what for.
 type claim struct {
 	version  uint16
-	attempt  uint32 // of two links between two contexts, the one with the higher attempt stays
+	purpose  purpose
 	from, to uint64 // incarnations
 }
 
-const claimBytes = 2 + 2 + 4 + 8 + 8
+// purpose is what a link is for.
+type purpose uint16
+
+const (
+	forEndpoint purpose = iota + 1 // the dialer, which is the asker, connects one endpoint
+	forWatching                    // the dialer watches whether the listener's process lives
+)
+
+const claimBytes = 2 + 2 + 8 + 8
 
 func (c *claim) append(b []byte) []byte {
 	le := binary.LittleEndian
 	b = le.AppendUint16(b, c.version)
-	b = le.AppendUint16(b, 0)
-	b = le.AppendUint32(b, c.attempt)
+	b = le.AppendUint16(b, uint16(c.purpose))
 	b = le.AppendUint64(b, c.from)
 	return le.AppendUint64(b, c.to)
 }
@@ -299,18 +279,18 @@ func (c *claim) parse(b []byte) error {
 		return fmt.Errorf("%w: connection protocol %d, this program has %d: %s", driver.ErrVersion, c.version,
 			protocolVersion, sameRelease)
 	}
-	if len(b) != claimBytes || le.Uint16(b[2:]) != 0 {
+	if len(b) != claimBytes {
 		return fmt.Errorf("%w: claim of %d bytes", errMalformed, len(b))
 	}
-	c.attempt, c.from, c.to = le.Uint32(b[4:]), le.Uint64(b[8:]), le.Uint64(b[16:])
+	c.purpose, c.from, c.to = purpose(le.Uint16(b[2:])), le.Uint64(b[4:]), le.Uint64(b[12:])
+	if c.purpose != forEndpoint && c.purpose != forWatching {
+		return fmt.Errorf("%w: claim with purpose %d", errMalformed, c.purpose)
+	}
 	return nil
 }
 
 // welcome is the listener's answer to a claim, the first frame of a link.
-type welcome struct {
-	code    refusal
-	attempt uint32 // attempt of the present link, with refuseSpare
-}
+type welcome struct{ code refusal }
 
 // refusal is the reason for which no link was made, or 0.
 type refusal uint16
@@ -319,17 +299,15 @@ const (
 	refuseVersion refusal = iota + 1
 	refuseSecret          // rdmacm: the ticket's MAC is wrong
 	refuseStale           // the context here has another incarnation
-	refuseBusy            // the module is closing or has too many dialers
-	refuseSpare           // there is a link with the same or a higher attempt
+	refuseBusy            // the listener is closing or has too many dialers
 )
 
-const welcomeBytes = 2 + 2 + 4
+const welcomeBytes = 2 + 2
 
 func (w *welcome) append(b []byte) []byte {
 	le := binary.LittleEndian
 	b = le.AppendUint16(b, protocolVersion)
-	b = le.AppendUint16(b, uint16(w.code))
-	return le.AppendUint32(b, w.attempt)
+	return le.AppendUint16(b, uint16(w.code))
 }
 
 func (w *welcome) parse(b []byte) error {
@@ -337,7 +315,7 @@ func (w *welcome) parse(b []byte) error {
 	if len(b) != welcomeBytes {
 		return fmt.Errorf("%w: welcome of %d bytes", errMalformed, len(b))
 	}
-	w.code, w.attempt = refusal(le.Uint16(b[2:])), le.Uint32(b[4:])
+	w.code = refusal(le.Uint16(b[2:]))
 	if v := le.Uint16(b); v != protocolVersion {
 		return refuseVersion.err()
 	}
@@ -357,8 +335,6 @@ func (r refusal) err() error {
 		return fmt.Errorf("%w: the peer process was restarted, or has ended", driver.ErrBroken)
 	case refuseBusy:
 		return fmt.Errorf("%w: the peer is closing, or has too many links", errTryAgain)
-	case refuseSpare:
-		return fmt.Errorf("%w: there is a newer link", errTryAgain)
 	}
 	return fmt.Errorf("%w: the peer refused the link (code %d)", driver.ErrBroken, uint16(r))
 }

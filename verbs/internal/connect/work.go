@@ -3,101 +3,393 @@
 package connect
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
+	"syscall"
+	"time"
 
 	"github.com/bywash/bywash/driver"
 )
 
-// endpoint is an Endpoint of a hub.
-type endpoint struct {
-	hub  *hub
-	peer *peer
-	cfg  EndpointConfig
-	end  end // guarded by hub.mu
+// Endpoint is one end of a connection being made or made. Its methods may be called from any goroutine; none blocks.
+type Endpoint struct {
+	hub    *hub
+	peer   *peer // nil where the queue pairs are connected to themselves
+	cfg    EndpointConfig
+	target []byte // the peer's blob
+	cts    bool
+	offer  offer
+	number uint64 // of its hub
 
 	state  atomic.Uint32
 	err    atomic.Pointer[Error]
 	remote atomic.Pointer[Remote]
 
-	calling bool // guarded by hub.mu: the user is calling, and must not be woken
-	done    chan struct{}
+	over     chan struct{} // closed when it has failed, is lost or finalized
+	done     chan struct{}
+	clear    chan struct{} // closed when receives are posted
+	clearing sync.Once
+
+	// Guarded by hub.mu.
+	waits       context.Context // ends when it waits no longer to be paired, or for its peer to be reached again
+	stopWaiting context.CancelFunc
+	pairing
 }
 
-var _ Endpoint = (*endpoint)(nil)
+// pairing is what an endpoint has while it is paired with one of the peer.
+type pairing struct {
+	link    *link
+	theirs  offer
+	useCTS  bool
+	running bool        // a goroutine uses the queue pairs
+	limit   *time.Timer // ends the attempt
+	phase   string      // for errors
+}
 
-func (e *endpoint) Manager() string { return e.hub.name }
+// stretch is how many time-outs a pair may take until it is connected.
+const stretch = 3
 
-func (e *endpoint) State() State { return State(e.state.Load()) }
+// Manager returns the name of the manager that connects the endpoint.
+func (e *Endpoint) Manager() string { return e.hub.name }
 
-func (e *endpoint) Remote() *Remote { return e.remote.Load() }
+// State returns the state with one atomic load.
+func (e *Endpoint) State() State { return State(e.state.Load()) }
 
-func (e *endpoint) Err() error {
+// Remote returns the peer's end from Connected on, and nil before. The caller must not change it.
+func (e *Endpoint) Remote() *Remote { return e.remote.Load() }
+
+// Err returns the cause of Failed or Lost as an *[Error], else nil.
+func (e *Endpoint) Err() error {
 	if err := e.err.Load(); err != nil {
 		return err
 	}
 	return nil
 }
 
-func (e *endpoint) Done() <-chan struct{} { return e.done }
+// Done returns a channel that is closed when, after Finalize, the package does not use the queue pairs and Prepare any
+// more.
+func (e *Endpoint) Done() <-chan struct{} { return e.done }
 
-func (e *endpoint) Start() (err error) {
-	e.call(func() {
-		if e.end.state == stOver {
-			err = fmt.Errorf("%w: endpoint is finalized", driver.ErrClosed)
-			return
-		}
-		e.peer.start(&e.end, e.hub.now())
-	})
-	return err
+// ClearToSend reports that receives are posted, for an endpoint with deferred.
+func (e *Endpoint) ClearToSend() { e.clearing.Do(func() { close(e.clear) }) }
+
+// Finalize gives up the connection in any state: the peer sees Failed or Lost with ErrClosed. The queue pairs keep their
+// states and belong to the caller once Done is closed: a step that is under way continues, and no further step begins. A
+// second call has no effect.
+func (e *Endpoint) Finalize() {
+	e.hub.mu.Lock()
+	defer e.hub.unlock()
+	e.finalize(&message{kind: msgGone})
 }
 
-func (e *endpoint) ClearToSend() {
-	e.call(func() { e.peer.clearToSend(&e.end) })
-}
-
-func (e *endpoint) Finalize() {
-	e.call(func() {
-		if e.end.state == stOver {
-			return
-		}
-		e.peer.finalize(&e.end)
-		e.over()
-	})
-}
-
-// call runs a call of the user with mu held.
-func (e *endpoint) call(f func()) {
-	h := e.hub
-	h.mu.Lock()
-	defer h.unlock()
-	e.calling = true
-	f()
-	h.settle(e.peer)
-	e.calling = false
-}
-
-// over closes done once no goroutine works on a finalized endpoint. The caller holds hub.mu.
-func (e *endpoint) over() {
-	if e.end.state == stOver && !e.end.working {
+// finalize gives an endpoint up, after a last message to the peer. The caller holds hub.mu.
+func (e *Endpoint) finalize(last *message) {
+	s := e.State()
+	if s == Finalized {
+		return
+	}
+	e.state.Store(uint32(Finalized))
+	delete(e.hub.ends, e)
+	if s < Failed {
+		e.end(last)
+	}
+	if !e.running {
 		close(e.done)
 	}
 }
 
-// work moves the queue pairs of an endpoint. It may take seconds.
-func (h *hub) work(e *endpoint, first, last step) {
-	h.slots <- struct{}{}
-	err := e.steps(first, last)
-	<-h.slots
-	h.mu.Lock()
-	defer h.unlock()
-	e.peer.done(&e.end, err, h.now())
-	e.over()
-	h.settle(e.peer)
+// fail ends an attempt or a connection. The caller holds hub.mu.
+func (e *Endpoint) fail(err error) {
+	s := Failed
+	switch e.State() {
+	case Connected, Ready:
+		s = Lost
+	case Failed, Lost, Finalized:
+		return
+	}
+	e.hub.report(e, s, err)
+	e.end(lastMessage(err))
 }
 
-func (e *endpoint) steps(first, last step) *stepError {
+// end tells the goroutines that serve an endpoint, and the peer, that it is over. The caller holds hub.mu.
+func (e *Endpoint) end(last *message) {
+	close(e.over)
+	if e.limit != nil {
+		e.limit.Stop()
+	}
+	if l := e.link; l != nil {
+		e.hub.tasks.Go(func() { l.finish(last) })
+	}
+	if e.peer != nil {
+		e.hub.unwait(e)
+	}
+}
+
+// meet pairs an endpoint with the peer's end that m describes. The caller holds hub.mu, and then lets run or runAnswer
+// use the queue pairs.
+func (e *Endpoint) meet(l *link, m *message) {
+	e.pairing = pairing{link: l, theirs: m.offer, useCTS: e.cts || m.flags&flagCTS != 0, running: true, phase: "pairing"}
+	timeout := stretch * e.hub.timeout
+	var limit *time.Timer
+	limit = time.AfterFunc(timeout, func() {
+		e.hub.mu.Lock()
+		defer e.hub.unlock()
+		if e.limit == limit {
+			e.fail(fmt.Errorf("%w after %v", errLate, timeout))
+		}
+	})
+	e.limit = limit
+}
+
+// run connects the queue pairs by steps, serves the endpoint until it is over, and ends it with the error of steps.
+func (e *Endpoint) run(steps func(*link) error) {
+	h := e.hub
+	err := steps(e.link)
+	h.mu.Lock()
+	e.running = false
+	switch {
+	case e.State() == Finalized:
+		close(e.done)
+	case errors.Is(err, errTakenBack) && e.State() < Failed:
+		e.limit.Stop()
+		e.pairing = pairing{}
+		h.wait(e)
+	case err != nil:
+		e.fail(err)
+	}
+	h.unlock()
+}
+
+var (
+	// errTakenBack means that the peer has given up before either side has moved a queue pair.
+	errTakenBack = errors.New("the request was taken back")
+	// errLate means that a pair of endpoints was not connected in time.
+	errLate = fmt.Errorf("%w: not done", driver.ErrBroken)
+)
+
+// asker connects an endpoint whose request was replied to.
+func (e *Endpoint) asker(l *link) error {
+	if code := e.offer.fits(&e.theirs); code != 0 {
+		return &misfit{code}
+	}
+	if err := e.move("modifying queue pairs", stepInit, stepRTR); err != nil {
+		return err
+	}
+	told := e.confirm(l)
+	e.enter("confirming")
+	m, err := e.hub.next(l, msgConfirm, e.over)
+	if err != nil {
+		return err
+	}
+	clear := e.confirmed(l, &m)
+	if err := e.move("modifying to RTS", stepRTS, stepRTS); err != nil {
+		return err
+	}
+	return e.serve(l, told, clear)
+}
+
+// answerer connects an endpoint that has met a request. It moves no queue pair before the asker's confirm, because the
+// asker may give up.
+func (e *Endpoint) answerer(l *link) error {
+	if code := e.offer.fits(&e.theirs); code != 0 {
+		return &misfit{code}
+	}
+	e.enter("replying")
+	_ = l.send(&message{kind: msgReply, flags: flagIf(e.cts, flagCTS), offer: e.offer})
+	m, err := e.hub.next(l, msgConfirm, e.over)
+	if errors.Is(err, errGone) {
+		l.finish(nil)
+		return errTakenBack
+	}
+	if err != nil {
+		return err
+	}
+	clear := e.confirmed(l, &m)
+	if err := e.move("modifying queue pairs", stepInit, stepRTS); err != nil {
+		return err
+	}
+	return e.serve(l, e.confirm(l), clear)
+}
+
+// alone connects the queue pairs of an endpoint to themselves.
+func (e *Endpoint) alone(*link) error {
+	if err := e.move("modifying queue pairs", stepInit, stepRTS); err != nil {
+		return err
+	}
+	return e.serve(nil, false, false)
+}
+
+// confirm sends the peer a confirm, and reports whether it says that receives are posted. An error shows at the reader.
+func (e *Endpoint) confirm(l *link) (told bool) {
+	select {
+	case <-e.clear:
+		told = true
+	default:
+	}
+	_ = l.send(&message{kind: msgConfirm, flags: flagIf(told, flagClear)})
+	return told
+}
+
+// confirmed reports whether the peer's confirm says that its receives are posted. If no further message is needed, the
+// peer may be silent from now on.
+func (e *Endpoint) confirmed(l *link, m *message) (clear bool) {
+	if clear = m.flags&flagClear != 0; clear || !e.useCTS {
+		l.expectNothing()
+	}
+	return clear
+}
+
+// serve handles what happens to an endpoint whose queue pairs are in RTS, until it is over or has lost its link. told:
+// the peer knows that receives are posted here; clear: this side knows that of the peer.
+func (e *Endpoint) serve(l *link, told, clear bool) error {
+	var received <-chan message
+	if l != nil {
+		received = l.received
+	}
+	for {
+		ready := clear || !e.useCTS
+		e.established(ready)
+		if l != nil && ready && told {
+			l.settle()
+		}
+		posted := e.clear
+		if told {
+			posted = nil
+		}
+		select {
+		case <-e.over:
+			return nil
+		case <-posted:
+			if told = true; l == nil {
+				clear = true
+			} else {
+				e.confirm(l)
+			}
+		case m, ok := <-received:
+			if !ok && ready && told {
+				e.cut()
+				return nil
+			}
+			if err := e.hub.meaning(l, &m, ok, msgConfirm); err != nil {
+				return err
+			}
+			clear = e.confirmed(l, &m) || clear
+		}
+	}
+}
+
+// established changes the state of an endpoint whose queue pairs are in RTS.
+func (e *Endpoint) established(ready bool) {
+	s, phase := Connected, "waiting for clear-to-send"
+	if ready {
+		s, phase = Ready, "ready"
+	}
+	e.hub.mu.Lock()
+	defer e.hub.unlock()
+	e.limit.Stop()
+	if e.phase = phase; e.State() < s {
+		e.hub.report(e, s, nil)
+	}
+}
+
+// cut handles the loss of the link of an endpoint that is ready: the connection goes on as long as the peer's process
+// lives. If the peer's endpoint ends meanwhile, its queue pairs do, too, which the device reports at the next send.
+func (e *Endpoint) cut() {
+	h := e.hub
+	h.mu.Lock()
+	defer h.unlock()
+	if e.State() == Ready {
+		e.waits, e.stopWaiting = context.WithCancel(h.ctx)
+		e.peer = h.peer(e.peer.inc) // it may have been forgotten
+		e.peer.unlinked = append(e.peer.unlinked, e)
+		h.startWatch(e.peer)
+	}
+}
+
+// enter records what an endpoint is doing, for errors.
+func (e *Endpoint) enter(phase string) {
+	e.hub.mu.Lock()
+	e.phase = phase
+	e.hub.mu.Unlock()
+}
+
+// doing returns what an endpoint is doing. The caller holds hub.mu.
+func (e *Endpoint) doing() string {
+	switch {
+	case e.phase != "":
+		return e.phase
+	case e.hub.asks(e.peer):
+		return "requesting"
+	}
+	return "waiting for a request"
+}
+
+// step is a step of queue pairs.
+type step uint8
+
+const (
+	stepInit step = iota // and Prepare
+	stepRTR
+	stepRTS
+)
+
+// stepError is the error of a step.
+type stepError struct {
+	step    step
+	prepare bool
+	err     error
+}
+
+func (e *stepError) Error() string {
+	if e.prepare {
+		return "prepare: " + e.err.Error()
+	}
+	return "modify to " + [...]string{"INIT", "RTR", "RTS"}[e.step] + ": " + e.err.Error()
+}
+
+// Unwrap returns the sentinel and the cause.
+func (e *stepError) Unwrap() []error { return []error{driver.ErrBroken, e.err} }
+
+// misfit is the error of two ends that cannot be connected.
+type misfit struct{ code rejectCode }
+
+func (e *misfit) Error() string { return (&message{code: e.code}).rejectError().Error() }
+
+func (e *misfit) Unwrap() error { return driver.ErrInvalid }
+
+// lastMessage returns the message that tells the peer why an endpoint has failed.
+func lastMessage(err error) *message {
+	var fit *misfit
+	var bad *stepError
+	m := &message{kind: msgReject}
+	switch {
+	case errors.As(err, &fit):
+		m.code = fit.code
+	case errors.Is(err, errLate):
+		m.code = rejectTime
+	case !errors.As(err, &bad):
+		m.kind = msgGone
+	case bad.prepare:
+		m.code = rejectPrepare
+	default:
+		m.code, m.detail = rejectStep, uint32(bad.step)<<16
+		if no := syscall.Errno(0); errors.As(bad.err, &no) {
+			m.detail |= uint32(no) & 0xffff
+		}
+	}
+	return m
+}
+
+// move moves the queue pairs of an endpoint. It may take seconds.
+func (e *Endpoint) move(phase string, first, last step) error {
+	e.enter(phase)
+	h := e.hub
+	h.slots <- struct{}{}
+	defer func() { <-h.slots }()
 	paths := e.paths()
 	if first == stepInit {
 		e.remote.Store(e.remoteEnd())
@@ -105,7 +397,7 @@ func (e *endpoint) steps(first, last step) *stepError {
 	for s := first; s <= last; s++ {
 		for k, qp := range e.cfg.QPs {
 			if e.State() >= Failed {
-				return nil
+				return errStopped
 			}
 			if err := move(qp, s, &paths[k]); err != nil {
 				return &stepError{step: s, err: fmt.Errorf("queue pair %#x: %w", qp.Num(), err)}
@@ -130,9 +422,9 @@ func move(qp QP, s step, p *Path) error {
 	return qp.RTS(p)
 }
 
-// paths returns the agreed paths of the queue pairs. The remote offer does not change once work has begun.
-func (e *endpoint) paths() (list [maxQPs]Path) {
-	p, mine, theirs := e.hub.latest.Load(), &e.end.offer, &e.end.remote
+// paths returns the agreed paths of the queue pairs.
+func (e *Endpoint) paths() (list [maxQPs]Path) {
+	p, mine, theirs := e.hub.latest.Load(), &e.offer, &e.theirs
 	for k := range mine.n {
 		list[k] = Path{
 			Port: p.Num, GIDIndex: p.GIDIndex, PKeyIndex: p.PKeyIndex, LinkLayer: p.LinkLayer, MTU: e.mtu(),
@@ -144,10 +436,10 @@ func (e *endpoint) paths() (list [maxQPs]Path) {
 	return list
 }
 
-func (e *endpoint) mtu() int { return 128 << min(e.end.offer.mtu, e.end.remote.mtu) }
+func (e *Endpoint) mtu() int { return 128 << min(e.offer.mtu, e.theirs.mtu) }
 
-func (e *endpoint) remoteEnd() *Remote {
-	o := &e.end.remote
+func (e *Endpoint) remoteEnd() *Remote {
+	o := &e.theirs
 	r := &Remote{lid: o.lid, gid: o.gid, MTU: e.mtu(), UserData: slices.Clone(o.user)}
 	for _, q := range o.qps[:o.n] {
 		r.QPs = append(r.QPs, q.num)
