@@ -115,10 +115,10 @@ func (p *port) read(o options) (err error) {
 	if p.pkey, err = p.dev.PKey(p.num, o.pkeyIndex); err != nil {
 		return err
 	}
-	gids, err := p.dev.GIDs(p.num)
-	if err != nil {
+	if p.gids, err = p.dev.GIDs(p.num); err != nil {
 		return err
 	}
+	gids := p.gids
 	if o.gidIndex < 0 {
 		i := slices.IndexFunc(gids, func(g ibv.GIDEntry) bool { return g.GID == p.gid.GID && g.Type == p.gid.Type })
 		if i >= 0 {

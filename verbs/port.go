@@ -24,6 +24,7 @@ type port struct {
 	num  int
 	attr ibv.PortAttr
 	gid  ibv.GIDEntry
+	gids []ibv.GIDEntry // all of the port
 	pkey uint16
 }
 
@@ -113,11 +114,11 @@ func usePort(dev *ibv.Context, o options, first, last int) (p *port, err error) 
 
 // chooseGID chooses the GID that the options name, or else the best one.
 func (p *port) chooseGID(o options) error {
-	gids, err := p.dev.GIDs(p.num)
-	if err != nil {
+	var err error
+	if p.gids, err = p.dev.GIDs(p.num); err != nil {
 		return err
 	}
-	return p.takeGID(gids, o)
+	return p.takeGID(p.gids, o)
 }
 
 func (p *port) takeGID(gids []ibv.GIDEntry, o options) error {
@@ -153,7 +154,17 @@ type netInterface struct {
 	name     string
 	mac      net.HardwareAddr
 	loopback bool
-	addrs    []netip.Addr
+	addrs    []netip.Prefix
+}
+
+// has reports whether the interface has the address, and the address with the length of its prefix.
+func (n *netInterface) has(at netip.Addr) (netip.Prefix, bool) {
+	for _, p := range n.addrs {
+		if p.Addr() == at {
+			return p, true
+		}
+	}
+	return netip.Prefix{}, false
 }
 
 func interfaces() (up []netInterface) {
@@ -166,7 +177,7 @@ func interfaces() (up []netInterface) {
 		list, _ := n.Addrs()
 		for _, a := range list {
 			if p, err := netip.ParsePrefix(a.String()); err == nil {
-				x.addrs = append(x.addrs, p.Addr().Unmap())
+				x.addrs = append(x.addrs, netip.PrefixFrom(p.Addr().Unmap(), p.Bits()))
 			}
 		}
 		up = append(up, x)
@@ -184,7 +195,7 @@ func interfaceOf(g ibv.GIDEntry, nets []netInterface) string {
 		if local && (n.name != g.NetDev || len(n.mac) != 6) {
 			continue
 		}
-		if slices.Contains(n.addrs, at) {
+		if _, has := n.has(at); has {
 			return n.name
 		}
 		if m := n.mac; local && [8]byte(g.GID[8:]) == [8]byte{m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5]} {
@@ -223,8 +234,42 @@ func (p *port) forManagers(o options) *connect.Port {
 		MaxResponder: uint8(min(attr.MaxQPRdAtom, 16)), MaxInitiator: uint8(min(attr.MaxQPInitAtom, 16)),
 		Quality: o.quality, Verbs: p.dev,
 	}
-	c.Addrs, c.Zone = addresses(p.gid, interfaces()), p.gid.NetDev
+	nets := interfaces()
+	if o.gidIndex < 0 && !o.gid.IsValid() {
+		c.Subnets = subnets(p.gid, p.gids, nets)
+	}
+	for _, s := range c.Subnets { // before others, of which a manager may have too many
+		c.Addrs = append(c.Addrs, s.GID.Addr())
+	}
+	for _, a := range addresses(p.gid, nets) {
+		if !slices.Contains(c.Addrs, a) {
+			c.Addrs = append(c.Addrs, a)
+		}
+	}
+	c.Zone = p.gid.NetDev
 	return c
+}
+
+// subnets returns g and the GIDs that a connection may use instead, because the peer shares their subnet: of the same type
+// and family, on interfaces of this namespace that are up, and not link-local.
+func subnets(g ibv.GIDEntry, gids []ibv.GIDEntry, nets []netInterface) (list []connect.Subnet) {
+	four := netip.AddrFrom16(g.GID).Is4In6()
+	for _, x := range gids {
+		at := netip.AddrFrom16(x.GID)
+		if x.Type != g.Type || at.Is4In6() != four || at.Unmap().IsLinkLocalUnicast() || x.Index > 255 {
+			continue
+		}
+		for _, n := range nets {
+			p, has := n.has(at.Unmap())
+			switch s := (connect.Subnet{GID: p, GIDIndex: uint8(x.Index)}); {
+			case has && x.GID == g.GID:
+				list = slices.Insert(list, 0, s)
+			case has:
+				list = append(list, s)
+			}
+		}
+	}
+	return list
 }
 
 // addresses returns the addresses at which connection managers reach this host: the GID if it is an IP address, then
@@ -243,8 +288,8 @@ func addresses(g ibv.GIDEntry, nets []netInterface) (addrs []netip.Addr) {
 		if g.NetDev != "" && n.name != g.NetDev || g.NetDev == "" && n.loopback {
 			continue
 		}
-		for _, at := range n.addrs {
-			switch {
+		for _, p := range n.addrs {
+			switch at := p.Addr(); {
 			case at == own:
 				addrs = append([]netip.Addr{at}, addrs...)
 			case g.NetDev != "" || !at.IsLinkLocalUnicast():

@@ -4,6 +4,7 @@ package verbs
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -104,7 +105,8 @@ func TestGIDOfThisNamespaceIsChosen(t *testing.T) {
 	of := func(name string, mac byte, addrs ...string) netInterface {
 		n := netInterface{name: name, mac: net.HardwareAddr{2, 0, 0, 0, 0, mac}}
 		for _, a := range addrs {
-			n.addrs = append(n.addrs, netip.MustParseAddr(a))
+			p := netip.MustParseAddr(a)
+			n.addrs = append(n.addrs, netip.PrefixFrom(p, p.BitLen()*3/4))
 		}
 		return n
 	}
@@ -141,6 +143,32 @@ func TestGIDOfThisNamespaceIsChosen(t *testing.T) {
 		got, found := bestGID(c.gids, c.o, c.nets)
 		if found != (c.index >= 0) || found && (got.Index != c.index || got.NetDev != c.dev) {
 			t.Errorf("%s: index %d on %q, want %d on %q", c.what, got.Index, got.NetDev, c.index, c.dev)
+		}
+	}
+}
+
+// A connection may use each GID that reaches as far as the port's and is on an interface of this namespace.
+func TestSubnetsOfAPort(t *testing.T) {
+	entry := func(index int, kind ibv.GIDType, addr string) ibv.GIDEntry {
+		return ibv.GIDEntry{GID: netip.MustParseAddr(addr).As16(), Index: index, Type: kind}
+	}
+	gids := []ibv.GIDEntry{
+		entry(0, ibv.GIDRoCEv2, "fe80::1"), entry(1, ibv.GIDRoCEv1, "10.7.0.1"), entry(2, ibv.GIDRoCEv2, "10.7.0.1"),
+		entry(3, ibv.GIDRoCEv2, "10.8.0.1"), entry(4, ibv.GIDRoCEv2, "10.9.0.1"), entry(5, ibv.GIDRoCEv2, "2001:db8::7"),
+		entry(300, ibv.GIDRoCEv2, "10.6.0.1"),
+	}
+	nets := []netInterface{
+		{name: "eth0", addrs: []netip.Prefix{netip.MustParsePrefix("10.7.0.1/24"), netip.MustParsePrefix("2001:db8::7/64")}},
+		{name: "eth0.8", addrs: []netip.Prefix{netip.MustParsePrefix("10.8.0.1/16"), netip.MustParsePrefix("fe80::1/64")}},
+		{name: "eth0.6", addrs: []netip.Prefix{netip.MustParsePrefix("10.6.0.1/24")}},
+	}
+	for own, want := range map[int]string{2: "2 10.7.0.1/24, 3 10.8.0.1/16", 3: "3 10.8.0.1/16, 2 10.7.0.1/24", 5: "5 2001:db8::7/64", 1: "1 10.7.0.1/24"} {
+		var got []string
+		for _, s := range subnets(gids[own], gids, nets) {
+			got = append(got, fmt.Sprint(s.GIDIndex, " ", s.GID))
+		}
+		if strings.Join(got, ", ") != want {
+			t.Errorf("beside GID %d: %q, want %s", own, got, want)
 		}
 	}
 }

@@ -14,9 +14,10 @@ import (
 
 // request is a link by which a peer asks for an endpoint.
 type request struct {
-	link *link
-	msg  *message       // nil until it has come
-	met  chan *Endpoint // gets the endpoint that has taken it
+	link   *link
+	number uint64         // of the accepted connection
+	msg    *message       // nil until it has come
+	met    chan *Endpoint // gets the endpoint that has taken it
 }
 
 // requester returns the link of the request that no endpoint has met, or nil.
@@ -42,6 +43,8 @@ func (h *hub) accept(s stream) {
 		h.stats.Refused++
 	}
 	h.unauthenticated = append(h.unauthenticated, s)
+	h.accepted++
+	number := h.accepted
 	h.mu.Unlock()
 
 	_ = s.SetDeadline(time.Now().Add(proofTime))
@@ -75,7 +78,7 @@ func (h *hub) accept(s stream) {
 	if c.purpose == forWatching {
 		h.tasks.Go(func() { h.serveWatcher(c.from, l) })
 	} else {
-		h.tasks.Go(func() { h.serveRequest(c.from, l) })
+		h.tasks.Go(func() { h.serveRequest(c.from, number, l) })
 	}
 }
 
@@ -134,16 +137,20 @@ func (h *hub) serveWatcher(inc uint64, l *link) {
 
 // serveRequest waits for a peer's request and until an endpoint has taken it, and then serves that endpoint. One such
 // link of each peer waits: a newer one takes its place, because the peer asks again only after it has given up.
-func (h *hub) serveRequest(inc uint64, l *link) {
-	r := &request{link: l, met: make(chan *Endpoint, 1)}
+func (h *hub) serveRequest(inc, number uint64, l *link) {
+	r := &request{link: l, number: number, met: make(chan *Endpoint, 1)}
 	h.mu.Lock()
 	p := h.peer(inc)
-	before := p.requester()
-	p.request = r
+	older := p.request
+	if older == nil || older.number < number {
+		p.request = r
+	} else {
+		older = r
+	}
 	closed := h.closed
 	h.mu.Unlock()
-	if before != nil {
-		before.finish(nil)
+	if older != nil {
+		older.link.finish(nil)
 	}
 	if closed {
 		l.finish(&message{kind: msgBye})

@@ -113,7 +113,7 @@ func (h *hub) ask(p *peer) {
 			err = h.askFor(e, l)
 		}
 		if err != nil && e.waits.Err() == nil {
-			h.lost(p.inc, err)
+			h.lost(p.inc, e.target, err)
 		}
 	}
 }
@@ -184,7 +184,7 @@ func (h *hub) watch(p *peer) {
 			l.finish(nil)
 		}
 		if gone && ctx.Err() == nil {
-			h.lost(p.inc, err)
+			h.lost(p.inc, e.target, err)
 		}
 	}
 }

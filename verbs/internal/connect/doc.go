@@ -47,8 +47,8 @@
 //	              ←  confirm    the asker's go to RTS, it is Ready
 //
 // A request waits until the answerer has an endpoint for it. Until the confirm the answerer does not change its queue
-// pairs: an endpoint whose asker has given up waits for the next request. An endpoint that has failed sends reject, one
-// that is finalized sends gone, and a context that closes sends bye over all its links.
+// pairs: an endpoint whose asker has given up waits for the next request. An endpoint that ends for a reason of its own
+// sends reject, otherwise gone, and a context that closes sends bye over all its links.
 //
 // An endpoint of the answerer that waits for a request would not notice the death of the asker's process. After 0.1 s
 // its context therefore dials the asker to watch it: that link carries nothing but alive and bye.
@@ -70,7 +70,7 @@
 // # Losing the peer
 //
 // The link stays while its endpoint is connected. When it is cut, each side dials the other to watch it, and the
-// connection goes on as long as the peer's process can be reached. If it cannot, the endpoint is [Lost]: at once if the
+// connection goes on as long as the peer's process can be reached; the device then reports the end of its queue pairs. If it cannot, the endpoint is [Lost]: at once if the
 // peer's process was killed, with [driver.ErrClosed] after Finalize of the peer's endpoint or its Close. A link that is
 // cut before its endpoint is Ready fails the endpoint.
 //

@@ -14,7 +14,7 @@ type Error struct {
 	manager string // "oob", "rdmacm"
 	device  string // device and port, as in "rxe0/1"
 	peer    string // EndpointConfig.PeerName, or the incarnation
-	state   string // step that failed: "request", "modify to RTR", …
+	state   string // what the endpoint was doing: "requesting", "modifying queue pairs", …
 	err     error
 }
 

@@ -203,6 +203,44 @@ func TestLinksAreBounded(t *testing.T) {
 	}
 }
 
+// A request that was accepted before the one that waits does not take its place: it is of an endpoint that was given up.
+func TestOlderRequestDisplacesNone(t *testing.T) {
+	onHost(t)
+	h := aHost(t, func(c *Config, _ *Port) { c.Incarnation += 1 << 50 })
+	request := func() *handshake.Conn {
+		conn, _, _ := insider(t, h, h.claimOf(1<<40, forEndpoint))
+		_ = conn.Send((&message{kind: msgRequest, offer: anOffer()}).append(nil))
+		return conn
+	}
+	newer := request()
+	waitUntil(t, "the request waits", func() bool {
+		h.hub().mu.Lock()
+		defer h.hub().mu.Unlock()
+		p := h.hub().peers[1<<40]
+		if p == nil || p.request == nil || p.request.msg == nil {
+			return false
+		}
+		p.request.number = 1 << 40
+		return true
+	})
+	older := request()
+	for {
+		if _, err := older.Receive(); err != nil {
+			break
+		}
+	}
+	h.endpointTo(1<<40, aHost(t, nil).m.Card(), nil)
+	for {
+		b, err := newer.Receive()
+		if err != nil {
+			t.Fatalf("the newer request: %v, want a reply", err)
+		}
+		if messageKind(b[0]) == msgReply {
+			return
+		}
+	}
+}
+
 // Short secrets are refused, with the remedy.
 func TestShortSecret(t *testing.T) {
 	_, err := Open(Config{Incarnation: 1, Secret: []byte("fifteen bytes..")}, aPort("a"))

@@ -3,11 +3,13 @@
 package connect
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -23,8 +25,8 @@ type carrier interface {
 	// it has closed the connection, and dial may try another way. An error that wraps ErrBroken means that the peer
 	// does not exist any more; ErrAuth and ErrVersion mean that another attempt cannot succeed.
 	dial(ctx context.Context, peer uint64, target []byte, accept func(stream) error) error
-	// check returns an error for a malformed blob of a peer, or one that leads nowhere.
-	check(blob []byte) error
+	// addresses returns those of a peer that has the blob, or an error for a blob that is malformed or leads nowhere.
+	addresses(blob []byte) ([]netip.Addr, error)
 	// close stops listening. Earlier connections continue.
 	close() error
 	// release frees what connections share. None is left.
@@ -48,6 +50,7 @@ type hub struct {
 	latest   atomic.Pointer[Port] // with its present addresses
 	blob     []byte               // the address for the peers' managers of this name, at most maxBlob bytes
 	slots    chan struct{}        // for goroutines that move queue pairs
+	origin   time.Time
 
 	carrier carrier
 	ctx     context.Context // ends when the hub closes
@@ -58,13 +61,14 @@ type hub struct {
 	peers           map[uint64]*peer
 	ends            map[*Endpoint]struct{} // not finalized
 	made            uint64                 // endpoints made so far
+	accepted        uint64                 // connections accepted so far
 	unauthenticated []stream               // oldest first
 	closed          bool
 	stats           Stats
 	wakes           []func() // to be called without mu
 }
 
-// peer is another context that endpoints are connected to, or that has links to this one. hub.mu guards it.
+// peer is another context that endpoints wait for, or that waits for this one. hub.mu guards it.
 type peer struct {
 	inc      uint64
 	waiting  []*Endpoint // not paired yet, in the order in which they were made
@@ -82,12 +86,16 @@ const (
 )
 
 func newHub(name string, own self, port *Port, s *settings) *hub {
-	h := &hub{self: own, name: name, priority: s.priority, cts: s.cts, port: port, slots: make(chan struct{}, maxWorkers)}
+	h := &hub{self: own, name: name, priority: s.priority, cts: s.cts, port: port, origin: time.Now(),
+		slots: make(chan struct{}, maxWorkers)}
 	h.peers, h.ends = make(map[uint64]*peer), make(map[*Endpoint]struct{})
 	h.latest.Store(port)
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	return h
 }
+
+// now is the time since the hub was made, in nanoseconds.
+func (h *hub) now() int64 { return int64(time.Since(h.origin)) }
 
 func (h *hub) addStats(s *Stats) {
 	h.mu.Lock()
@@ -131,10 +139,11 @@ func (h *hub) asks(p *peer) bool { return h.incarnation < p.inc }
 
 // newEndpoint makes an endpoint towards the peer whose blob is target, and begins to connect it.
 func (h *hub) newEndpoint(cfg *EndpointConfig, target []byte) (*Endpoint, error) {
-	if err := h.carrier.check(target); err != nil {
+	addrs, err := h.carrier.addresses(target)
+	if err != nil {
 		return nil, err
 	}
-	e := &Endpoint{hub: h, cfg: *cfg, target: target, cts: h.cts || cfg.deferred, offer: h.offer(cfg)}
+	e := &Endpoint{hub: h, cfg: *cfg, target: target, cts: h.cts || cfg.deferred, offer: h.offer(cfg, addrs)}
 	e.cfg.QPs = slices.Clone(cfg.QPs)
 	e.over, e.done, e.clear = make(chan struct{}), make(chan struct{}), make(chan struct{})
 	if !cfg.deferred {
@@ -157,11 +166,11 @@ func (h *hub) newEndpoint(cfg *EndpointConfig, target []byte) (*Endpoint, error)
 	return e, nil
 }
 
-// offer returns the description of an endpoint for the peer.
-func (h *hub) offer(cfg *EndpointConfig) offer {
+// offer returns the description of an endpoint for the peer, which has these addresses.
+func (h *hub) offer(cfg *EndpointConfig, peer []netip.Addr) offer {
 	p := h.latest.Load()
 	o := offer{linkLayer: p.LinkLayer, gidType: p.GIDType, mtu: mtuCode(p.MTU), responder: p.MaxResponder,
-		initiator: p.MaxInitiator, lid: p.LID, pkey: p.PKey, gid: p.GID, n: len(cfg.QPs), user: slices.Clone(cfg.UserData)}
+		initiator: p.MaxInitiator, lid: p.LID, pkey: p.PKey, gid: p.sharing(peer...), n: len(cfg.QPs), user: slices.Clone(cfg.UserData)}
 	var r [4 * maxQPs]byte
 	_, _ = rand.Read(r[:])
 	for k, qp := range cfg.QPs {
@@ -204,8 +213,9 @@ func (h *hub) forget(p *peer) {
 	}
 }
 
-// lost ends every endpoint that waits for a peer, or has lost its link to it, because the peer's process is gone.
-func (h *hub) lost(inc uint64, err error) {
+// lost ends every endpoint that waits for a peer, or has lost its link to it, because the peer's process is gone. With a
+// target, it ends those that would dial there.
+func (h *hub) lost(inc uint64, target []byte, err error) {
 	h.mu.Lock()
 	defer h.unlock()
 	p := h.peers[inc]
@@ -213,7 +223,9 @@ func (h *hub) lost(inc uint64, err error) {
 		return
 	}
 	for _, e := range slices.Concat(p.waiting, p.unlinked) {
-		e.fail(err)
+		if target == nil || bytes.Equal(e.target, target) {
+			e.fail(err)
+		}
 	}
 }
 
@@ -251,16 +263,19 @@ func (h *hub) close() error {
 	for e := range h.ends {
 		links = append(links, e.link)
 		e.finalize(&message{kind: msgBye})
-	}
-	for _, p := range h.peers {
-		links = append(links, p.watcher, p.requester())
-	}
-	h.unlock()
-	for _, l := range links {
-		if l != nil {
-			l.finish(&message{kind: msgBye})
+		if e.cfg.Wake != nil {
+			h.wakes = append(h.wakes, e.cfg.Wake)
 		}
 	}
+	for _, p := range h.peers {
+		for _, l := range []*link{p.watcher, p.requester()} {
+			if l != nil {
+				links = append(links, l)
+				h.tasks.Go(func() { l.finish(&message{kind: msgBye}) })
+			}
+		}
+	}
+	h.unlock()
 	for _, l := range links {
 		for l != nil && l.open() { // until the peers have read bye
 		}

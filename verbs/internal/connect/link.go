@@ -15,11 +15,11 @@ import (
 	"github.com/bywash/bywash/internal/handshake"
 )
 
-// stream carries the bytes of a link. One goroutine writes and one reads.
+// stream carries the bytes of a link. One goroutine writes at a time, and one reads.
 type stream interface {
 	io.ReadWriter
 	SetDeadline(time.Time) error
-	// CloseWrite is called after the last Write. The peer reads all bytes and then the end.
+	// CloseWrite ends what is written: the peer reads all bytes and then the end. A later Write fails.
 	CloseWrite() error
 	// Close ends both directions at once. It may be called more than once.
 	Close() error
@@ -33,7 +33,7 @@ type link struct {
 	err      error        // why the link ended; valid once received is closed
 
 	sending sync.Mutex
-	heard   atomic.Int64 // when the last message came, in Unix nanoseconds; -1: no further message is expected
+	heard   atomic.Int64 // when the last message came, by hub.now; -1: no further message is expected
 	silent  atomic.Bool  // the link was ended because the peer was silent
 	keeping context.Context
 	settle  context.CancelFunc // ends keep: neither side waits for the other any more
@@ -58,10 +58,10 @@ var (
 func (h *hub) newLink(inc uint64, s stream, conn *handshake.Conn) *link {
 	l := &link{stream: s, conn: conn, received: make(chan message, 1), leaving: make(chan struct{})}
 	l.keeping, l.settle = context.WithCancel(context.Background())
-	l.heard.Store(time.Now().UnixNano())
+	l.heard.Store(h.now())
 	h.count(&h.stats.links)
 	h.tasks.Go(func() { h.read(l, inc) })
-	h.tasks.Go(func() { l.keep(h.timeout) })
+	h.tasks.Go(func() { h.keep(l) })
 	return l
 }
 
@@ -72,8 +72,8 @@ func (l *link) send(m *message) error {
 }
 
 // keep tells the peer that this process is alive, and ends the link when the peer has been silent for the time-out.
-func (l *link) keep(timeout time.Duration) {
-	tick := time.NewTicker(timeout / beats)
+func (h *hub) keep(l *link) {
+	tick := time.NewTicker(h.timeout / beats)
 	defer tick.Stop()
 	for {
 		select {
@@ -81,7 +81,7 @@ func (l *link) keep(timeout time.Duration) {
 			return
 		case <-tick.C:
 		}
-		if at := l.heard.Load(); at >= 0 && time.Since(time.Unix(0, at)) > timeout {
+		if at := l.heard.Load(); at >= 0 && h.now()-at > int64(h.timeout) {
 			l.silent.Store(true)
 			_ = l.stream.Close() // ends the reader, too
 			return
@@ -111,13 +111,13 @@ func (h *hub) read(l *link, inc uint64) {
 			return
 		}
 		if at := l.heard.Load(); at >= 0 {
-			l.heard.CompareAndSwap(at, time.Now().UnixNano())
+			l.heard.CompareAndSwap(at, h.now())
 		}
 		switch m.kind {
 		case msgAlive:
 			continue
 		case msgBye: // before the stream is closed, which the peer waits for
-			h.lost(inc, errBye)
+			h.lost(inc, nil, errBye)
 		}
 		select {
 		case l.received <- m:

@@ -99,9 +99,12 @@ func (m *oob) control(_, _ string, c syscall.RawConn) error {
 	return err
 }
 
-func (m *oob) check(blob []byte) error {
-	_, err := m.targets(blob)
-	return err
+func (m *oob) addresses(blob []byte) (addrs []netip.Addr, err error) {
+	list, err := m.targets(blob)
+	for _, a := range list {
+		addrs = append(addrs, a.Addr())
+	}
+	return addrs, err
 }
 
 // targets returns the addresses in a peer's blob that may be dialed.

@@ -285,16 +285,17 @@ func (c *pipe) probe() {
 
 // wait sleeps until ok returns true, the connection ends, or the deadline passes. The caller holds mu.
 func (c *pipe) wait(ok func() bool) error {
-	for !ok() {
-		if c.err != nil {
-			return c.err
-		}
-		if !c.limit.IsZero() && !time.Now().Before(c.limit) {
+	for {
+		switch {
+		case !c.limit.IsZero() && !time.Now().Before(c.limit):
 			return os.ErrDeadlineExceeded
+		case ok():
+			return nil
+		case c.err != nil:
+			return c.err
 		}
 		c.changed.Wait()
 	}
-	return nil
 }
 
 // Write implements stream. It blocks while the peer does not read.

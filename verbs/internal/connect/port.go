@@ -37,9 +37,10 @@ type Port struct {
 	GID       [16]byte
 	GIDIndex  uint8 // index of GID in the port's table
 	GIDType   GIDType
-	MTU       int    // active MTU in bytes: 256, 512, 1024, 2048 or 4096
-	PKey      uint16 // partition key; 0 is the default, 0xffff
-	PKeyIndex uint16 // index of PKey in the port's table
+	Subnets   []Subnet // of GIDs that a connection may use instead, in the order of preference; may be empty
+	MTU       int      // active MTU in bytes: 256, 512, 1024, 2048 or 4096
+	PKey      uint16   // partition key; 0 is the default, 0xffff
+	PKeyIndex uint16   // index of PKey in the port's table
 
 	// MaxResponder and MaxInitiator are how many RDMA reads and atomics the device can answer, and have under way, on a
 	// queue pair.
@@ -54,6 +55,32 @@ type Port struct {
 
 	// Verbs is the open device, an *ibv.Context. Only rdmacm needs it.
 	Verbs any
+}
+
+// Subnet is a GID of a port with the length of its address's prefix.
+type Subnet struct {
+	GID      netip.Prefix
+	GIDIndex uint8
+}
+
+// sharing returns the GID of the first subnet that has one of a peer's addresses, or else the port's.
+func (p *Port) sharing(peer ...netip.Addr) [16]byte {
+	for _, s := range p.Subnets {
+		if slices.ContainsFunc(peer, s.GID.Contains) {
+			return s.GID.Addr().As16()
+		}
+	}
+	return p.GID
+}
+
+// indexOf returns the present index of a GID that the port had.
+func (p *Port) indexOf(gid [16]byte) uint8 {
+	for _, s := range p.Subnets {
+		if s.GID.Addr().As16() == gid {
+			return s.GIDIndex
+		}
+	}
+	return p.GIDIndex
 }
 
 // Quality has the settings of a queue pair that a user may choose. A zero value asks for the default.

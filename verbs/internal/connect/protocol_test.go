@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -257,4 +258,105 @@ func TestClearToSendToSelf(t *testing.T) {
 	}
 	e.ClearToSend()
 	e.mustConnect(t)
+}
+
+// Each side uses the GID whose subnet the other one shares, or else that of its port.
+func TestGIDOfASharedSubnet(t *testing.T) {
+	onHost(t)
+	subnet := func(index uint8, prefix string) Subnet {
+		return Subnet{GID: netip.MustParsePrefix(prefix), GIDIndex: index}
+	}
+	with := func(list ...Subnet) func(*Config, *Port) {
+		return func(_ *Config, p *Port) {
+			p.Addrs, p.Subnets = nil, list
+			for _, s := range list {
+				p.Addrs = append(p.Addrs, s.GID.Addr())
+			}
+			p.GID, p.GIDIndex = netip.MustParseAddr("203.0.113.1").As16(), 9
+		}
+	}
+	withA := with(subnet(1, "127.1.0.1/16"), subnet(2, "127.2.0.1/16"))
+	for _, tt := range []struct {
+		what  string
+		withB func(*Config, *Port)
+		a     uint8  // index of a's GID
+		b     string // b's GID
+	}{
+		{"the second and the first", with(subnet(5, "127.2.0.5/16"), subnet(6, "127.3.0.5/16")), 2, "127.2.0.5"},
+		{"the second and the second", with(subnet(6, "127.3.0.5/16"), subnet(5, "127.2.0.6/16")), 2, "127.2.0.6"},
+		{"none", with(subnet(5, "127.4.0.5/16")), 9, "203.0.113.1"},
+	} {
+		for asks := range 2 {
+			var a, b *host
+			if asks == 0 { // the host that is made first
+				a, b = aHost(t, withA), aHost(t, tt.withB)
+			} else {
+				b, a = aHost(t, tt.withB), aHost(t, withA)
+			}
+			x, y := a.endpoint(b, nil), b.endpoint(a, nil)
+			x.mustConnect(t)
+			y.mustConnect(t)
+			_, p := x.qps[0].did()
+			if got := netip.AddrFrom16(p.PeerGID).Unmap().String(); p.GIDIndex != tt.a || got != tt.b {
+				t.Errorf("%s: GID %d to %s, want %d to %s", tt.what, p.GIDIndex, got, tt.a, tt.b)
+			}
+		}
+	}
+}
+
+// An address that leads nowhere ends the endpoints that would dial there, and no others of that incarnation.
+func TestWrongAddressHarmsNoOther(t *testing.T) {
+	onHost(t)
+	a, b := aHost(t, nil), aHost(t, nil)
+	gone := aHost(t, nil)
+	card := gone.m.Card()
+	gone.close()
+	for _, pair := range [][2]*host{{a, b}, {b, a}} {
+		lost := pair[0].endpointTo(pair[1].inc, card, nil)
+		x := pair[0].endpoint(pair[1], nil)
+		lost.mustFail(t, Failed, driver.ErrBroken)
+		y := pair[1].endpoint(pair[0], nil)
+		x.mustConnect(t)
+		y.mustConnect(t)
+	}
+}
+
+// An endpoint whose steps have not begun, because too many others take long, is done as soon as it is finalized.
+func TestFinalizeBehindSlowSteps(t *testing.T) {
+	onHost(t)
+	a, b := aHost(t, nil), aHost(t, nil)
+	block := make(chan struct{})
+	slow := func(c *EndpointConfig) { c.QPs[0].(*fakeQP).block, c.QPs[0].(*fakeQP).stops = block, "INIT" }
+	var all []*testEnd
+	for range maxWorkers {
+		x := a.endpoint(b, slow)
+		b.endpoint(a, nil)
+		waitUntil(t, "a step is under way", func() bool { did, _ := x.qps[0].did(); return did == "INIT" })
+		all = append(all, x)
+	}
+	last := a.endpoint(b, nil)
+	b.endpoint(a, nil)
+	waitUntil(t, "the last endpoint is paired", func() bool {
+		a.hub().mu.Lock()
+		defer a.hub().mu.Unlock()
+		return last.running
+	})
+	last.finalize(t)
+	close(block)
+	for _, x := range all {
+		x.mustConnect(t)
+	}
+}
+
+// The user of an endpoint that waits is woken when its context closes.
+func TestCloseWakes(t *testing.T) {
+	onHost(t)
+	a, b := aHost(t, nil), aHost(t, nil)
+	for _, pair := range [][2]*host{{a, b}, {b, a}} {
+		x := pair[0].endpoint(pair[1], nil)
+		pair[0].close()
+		if x.await(t, Finalized); x.State() != Finalized {
+			t.Errorf("endpoint is %v", x.State())
+		}
+	}
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // rdmacm connects through the kernel's RDMA connection manager, so that the hosts need no TCP between them. The manager
-// finds the path and makes one small queue pair for each link, a pipe for its bytes. It does not know the queue pairs of
+// finds the path and makes a small queue pair for each link, a pipe for its bytes. It does not know the queue pairs of
 // endpoints.
 type rdmacm struct {
 	*hub
@@ -104,9 +104,9 @@ func (m *rdmacm) zoned(a netip.AddrPort) netip.AddrPort {
 	return a
 }
 
-func (m *rdmacm) check(blob []byte) error {
-	_, err := parseRDMABlob(blob)
-	return err
+func (m *rdmacm) addresses(blob []byte) ([]netip.Addr, error) {
+	at, err := parseRDMABlob(blob)
+	return []netip.Addr{at.Addr()}, err
 }
 
 // parseRDMABlob parses a peer's blob.
@@ -131,7 +131,7 @@ func parseRDMABlob(b []byte) (at netip.AddrPort, err error) {
 }
 
 // ticket is the private data of the connection manager's request. It uses all 56 bytes that are available: magic,
-// version, 0, the claim without its version, and a MAC. It shows that the dialer has the secret before a queue pair is
+// version, 0, the incarnations of the claim, and a MAC. It shows that the dialer has the secret before a queue pair is
 // made for it. As a ticket can be replayed, the link nevertheless begins with the handshake. A reject has the same
 // head, with a refusal instead of the 0.
 type ticket struct {

@@ -285,6 +285,10 @@ func pipeDeadline(t *testing.T) {
 			break
 		}
 	}
+	_ = x.SetDeadline(time.Now().Add(-time.Second))
+	if _, err := x.Read(b); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("read after the deadline, of bytes that are there: %v", err)
+	}
 	if sent > recvSlots+sendSlots {
 		t.Errorf("%d pieces went to a peer that does not read, limit is %d", sent, recvSlots+sendSlots)
 	}

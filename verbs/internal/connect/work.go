@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -77,7 +78,8 @@ func (e *Endpoint) Done() <-chan struct{} { return e.done }
 // ClearToSend reports that receives are posted, for an endpoint with deferred.
 func (e *Endpoint) ClearToSend() { e.clearing.Do(func() { close(e.clear) }) }
 
-// Finalize gives up the connection in any state: the peer sees Failed or Lost with ErrClosed. The queue pairs keep their
+// Finalize gives up the connection in any state: the peer sees Failed or Lost with ErrClosed, unless its end can wait for
+// the next request. The queue pairs keep their
 // states and belong to the caller once Done is closed: a step that is under way continues, and no further step begins. A
 // second call has no effect.
 func (e *Endpoint) Finalize() {
@@ -129,8 +131,7 @@ func (e *Endpoint) end(last *message) {
 	}
 }
 
-// meet pairs an endpoint with the peer's end that m describes. The caller holds hub.mu, and then lets run or runAnswer
-// use the queue pairs.
+// meet pairs an endpoint with the peer's end that m describes. The caller holds hub.mu, and then calls run.
 func (e *Endpoint) meet(l *link, m *message) {
 	e.pairing = pairing{link: l, theirs: m.offer, useCTS: e.cts || m.flags&flagCTS != 0, running: true, phase: "pairing"}
 	timeout := stretch * e.hub.timeout
@@ -199,6 +200,7 @@ func (e *Endpoint) answerer(l *link) error {
 		return &misfit{code}
 	}
 	e.enter("replying")
+	e.offer.gid = e.hub.latest.Load().sharing(netip.AddrFrom16(e.theirs.gid).Unmap())
 	_ = l.send(&message{kind: msgReply, flags: flagIf(e.cts, flagCTS), offer: e.offer})
 	m, err := e.hub.next(l, msgConfirm, e.over)
 	if errors.Is(err, errGone) {
@@ -297,7 +299,8 @@ func (e *Endpoint) established(ready bool) {
 }
 
 // cut handles the loss of the link of an endpoint that is ready: the connection goes on as long as the peer's process
-// lives. If the peer's endpoint ends meanwhile, its queue pairs do, too, which the device reports at the next send.
+// lives. If the peer's endpoint ends meanwhile, the device reports that at the next send after the peer has destroyed its
+// queue pairs.
 func (e *Endpoint) cut() {
 	h := e.hub
 	h.mu.Lock()
@@ -388,8 +391,12 @@ func lastMessage(err error) *message {
 func (e *Endpoint) move(phase string, first, last step) error {
 	e.enter(phase)
 	h := e.hub
-	h.slots <- struct{}{}
-	defer func() { <-h.slots }()
+	select {
+	case h.slots <- struct{}{}:
+		defer func() { <-h.slots }()
+	case <-e.over:
+		return errStopped
+	}
 	paths := e.paths()
 	if first == stepInit {
 		e.remote.Store(e.remoteEnd())
@@ -427,7 +434,7 @@ func (e *Endpoint) paths() (list [maxQPs]Path) {
 	p, mine, theirs := e.hub.latest.Load(), &e.offer, &e.theirs
 	for k := range mine.n {
 		list[k] = Path{
-			Port: p.Num, GIDIndex: p.GIDIndex, PKeyIndex: p.PKeyIndex, LinkLayer: p.LinkLayer, MTU: e.mtu(),
+			Port: p.Num, GIDIndex: p.indexOf(mine.gid), PKeyIndex: p.PKeyIndex, LinkLayer: p.LinkLayer, MTU: e.mtu(),
 			PSN: mine.qps[k].psn, PeerPSN: theirs.qps[k].psn, PeerQP: theirs.qps[k].num, PeerLID: theirs.lid, PeerGID: theirs.gid,
 			Responder: min(mine.responder, theirs.initiator), Initiator: min(mine.initiator, theirs.responder),
 			Quality: p.Quality,
