@@ -30,6 +30,18 @@ func joinLimit(env environ) (time.Duration, error) {
 // limitJoining calls report after first with the ranks that have not joined, and gives them up after limit, if that is
 // not 0: the fence of those that have joined then fails with a RankError that names one of them.
 func (s *Server) limitJoining(report func(string), first, limit time.Duration) {
+	giveUp := func() {
+		s.mu.Lock()
+		var posts []post
+		for _, rank := range s.state.missing() {
+			posts = append(posts, s.state.leave(rank, rankLate)...)
+		}
+		s.deliver(posts)
+	}
+	if limit != 0 && limit <= first {
+		time.AfterFunc(limit, giveUp)
+		return
+	}
 	time.AfterFunc(first, func() {
 		s.mu.Lock()
 		missing, closed := s.state.missing(), s.closed
@@ -37,17 +49,9 @@ func (s *Server) limitJoining(report func(string), first, limit time.Duration) {
 		if len(missing) > 0 && !closed {
 			report(fmt.Sprintf("bywash: rank 0 has waited %s for %s to join at %s", first, listRanks(missing), s.Addr()))
 		}
-	})
-	if limit == 0 {
-		return
-	}
-	time.AfterFunc(limit, func() {
-		s.mu.Lock()
-		var posts []post
-		for _, rank := range s.state.missing() {
-			posts = append(posts, s.state.leave(rank, rankLate)...)
+		if limit != 0 { // not before the report, however late that is
+			time.AfterFunc(limit-first, giveUp)
 		}
-		s.deliver(posts)
 	})
 }
 
