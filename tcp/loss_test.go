@@ -129,7 +129,7 @@ func TestLinkDownAndUp(t *testing.T) {
 	for _, track := range []driver.Track{driver.Small, driver.Large} {
 		t.Run(track.String(), func(t *testing.T) {
 			t.Parallel()
-			p, ends := joinedBy(t, veth.Config{}, track, map[string]string{"dead-time": "2s"})
+			p, ends := joinedBy(t, veth.Config{}, track, map[string]string{"dead-time": "5s"}) // TCP repeats after 0.2 s or more
 			moves(t, ends[0], ends[1], track, 1000)
 			link := func(up bool) {
 				if err := p.Ends[0].SetUp(up); err != nil {

@@ -192,8 +192,12 @@ func checkWakeup(e *end) {
 	w, one := c.i.(driver.RecvWaiter)
 	all, probes := e.context().(driver.Prober)
 	ctx, cancel := e.bound()
-	defer cancel()
+	defer func() { cancel() }()
 	for k := range n {
+		if k%100 == 99 { // the limit is for a wait, not for all of them
+			cancel()
+			ctx, cancel = e.bound()
+		}
 		if e.large {
 			c.postRecv(in) // the answer's rdv data goes ahead
 		}
