@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/bywash/bywash/internal/lab/provider"
 	"github.com/bywash/bywash/session"
 	"github.com/bywash/bywash/session/internal/rdv"
 )
@@ -26,6 +27,20 @@ func TestEveryModeWorksOverVerbs(t *testing.T) {
 				transfer(t, s[0], s[0], 1<<20) // oneself
 			})
 		}
+	}
+}
+
+// Two ranks exchange everything on the adapters of each profile, in each mode, and notice each other's death.
+func TestSessionsAsProvider(t *testing.T) {
+	lib, profiles := provider.Build(t), provider.Profiles
+	if testing.Short() {
+		profiles = profiles[:1]
+	}
+	for _, profile := range profiles {
+		t.Run(profile, func(t *testing.T) {
+			provider.Run(t, lib, profile, "^Test(EveryDriverCarriesASession|EveryModeWorksOverVerbs|DeathIsNoticedOverEveryDriver)$"+
+				"/^(verbs$|null|put|get|cooperative)")
+		})
 	}
 }
 
