@@ -15,7 +15,7 @@ import (
 	"github.com/bywash/bywash/internal/handshake"
 )
 
-// goldenFile has the bytes that wire.md describes.
+// goldenFile has the bytes that docs/wire.md describes.
 const goldenFile = "testdata/wire.txt"
 
 func anOffer() offer {
