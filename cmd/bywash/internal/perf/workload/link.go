@@ -31,9 +31,8 @@ type link struct {
 	// of the case at hand
 	c     bench.Case
 	arena *driver.Arena
-	lat   *smallLat
-	snd   flow
-	rcv   flow
+	snd   *sender
+	rcv   *receiver
 	one   *oneSided
 	group *group
 }
@@ -213,11 +212,8 @@ func (l *link) Prepare(c *bench.Case) (blob []byte, err error) {
 		return nil, nil
 	case c.Test == bench.Barrier || c.Test == bench.Bcast:
 		return l.prepareGroup()
-	case l.onLarge(c.Size):
-		return l.prepareLarge()
-	default:
-		return nil, l.prepareSmall()
 	}
+	return l.prepareMessages()
 }
 
 func (l *link) Start(blob []byte) error {
@@ -270,10 +266,8 @@ func (l *link) Run(j *bench.Round) error {
 		return l.one.run(j)
 	case l.group != nil:
 		return l.group.run(j)
-	case j.Test == bench.Lat && l.lat != nil:
-		return l.lat.run(j)
 	case j.Test == bench.Lat:
-		return l.pingPongLarge(j)
+		return l.pingPong(j)
 	}
 	return l.stream(j)
 }
@@ -294,7 +288,7 @@ func (l *link) Finish() error {
 		err = errors.Join(err, l.group.finish())
 	}
 	l.group = nil
-	l.one, l.lat, l.snd, l.rcv = nil, nil, nil, nil
+	l.one, l.snd, l.rcv = nil, nil, nil
 	if l.arena != nil {
 		a := l.arena
 		l.arena = nil

@@ -40,114 +40,100 @@ func (l *link) updater() (driver.RdvUpdater, error) {
 
 // updateSource is the receiving side's part.
 type updateSource struct {
-	inst       driver.RdvUpdater // nil: the driver has no updates
+	updater    driver.RdvUpdater // nil: the driver has no updates
 	note       []byte            // an update that waits for room in the control link, with its number
 	most       int               // bytes of an update
 	over       bool              // the control message that no update follows was sent, or none are possible
 	shortSleep shortSleep
 }
 
-func newUpdateSource(inst driver.RdvUpdater, most int) *updateSource {
-	return &updateSource{inst: inst, most: most, note: make([]byte, 0, updateHead+most), shortSleep: shortSleep{brief: inst != nil}}
+func newUpdateSource(u driver.RdvUpdater, most int) updateSource {
+	return updateSource{updater: u, most: most, note: make([]byte, 0, updateHead+most), shortSleep: shortSleep{brief: u != nil}}
 }
 
-// updates mails the updates that are due, at most one of each receive at a time.
-func (x *largeReceiver) updates() (moved bool, err error) {
-	u := x.up
-	if u.inst == nil {
-		return false, nil
-	}
+func (u *updateSource) resetUpdates(n int) { u.note, u.over = u.note[:0], u.updater == nil || n == 0 }
+
+// mailUpdates mails the updates that are due, at most one of each receive at a time.
+func (x *receiver) mailUpdates() (moved bool, err error) {
 	for k := x.tail; ; k++ {
-		if len(u.note) > 0 {
-			ok, err := x.box.trySend(controlUpdate, u.note)
+		if len(x.note) > 0 {
+			ok, err := x.box.trySend(controlUpdate, x.note)
 			if !ok || err != nil {
 				return moved, err
 			}
-			u.note, moved = u.note[:0], true
+			x.note, moved = x.note[:0], true
 		}
 		// Only a sender that has the request knows the number.
 		if k >= x.asked {
 			break
 		}
-		b, err := u.inst.RecvRdvUpdate(&x.slots[k%len(x.slots)].p)
+		b, err := x.updater.RecvRdvUpdate(&x.slot(k).p)
 		if err != nil {
 			return moved, err
 		}
 		if b == nil {
 			continue
 		}
-		if len(b) > u.most {
-			return moved, fmt.Errorf("message %d: an update of rdv data has %d bytes, RdvSize is %d", k, len(b), u.most)
+		if len(b) > x.most {
+			return moved, fmt.Errorf("message %d: an update of rdv data has %d bytes, RdvSize is %d", k, len(b), x.most)
 		}
-		u.note = append(binary.LittleEndian.AppendUint64(u.note, uint64(k)), b...)
+		x.note = append(binary.LittleEndian.AppendUint64(x.note, uint64(k)), b...)
 	}
-	if x.tail == x.n && !u.over {
+	if x.tail == x.n && !x.over {
 		ok, err := x.box.trySend(controlOver, nil)
 		if err != nil {
 			return moved, err
 		}
-		u.over, moved = ok, moved || ok
+		x.over, moved = ok, moved || ok
 	}
 	return moved, nil
 }
 
 // updateSink is the sending side's part.
 type updateSink struct {
-	inst       driver.RdvUpdater // nil: the driver has no updates
+	updater    driver.RdvUpdater // nil: the driver has no updates
 	note       []byte            // the last control message
 	held       bool              // it is a request, and all slots are taken
 	over       bool              // no updates follow, or none are possible
-	early      []kept            // of each slot
+	early      [][]byte          // of each slot: updates that came before its message was posted, each behind its length
 	shortSleep shortSleep
 }
 
-// kept are updates, in order.
-type kept struct {
-	b    []byte
-	ends []int
-}
-
-func (k *kept) add(b []byte) {
-	k.b = append(k.b, b...)
-	k.ends = append(k.ends, len(k.b))
-}
-
-func (k *kept) reset() { k.b, k.ends = k.b[:0], k.ends[:0] }
-
-func newUpdateSink(inst driver.RdvUpdater, most, slots int) *updateSink {
-	u := &updateSink{inst: inst, note: make([]byte, 0, updateHead+most), early: make([]kept, slots)}
-	u.shortSleep.brief = inst != nil
-	for k := range u.early {
-		// It grows to the size that the messages need.
-		u.early[k] = kept{b: make([]byte, 0, 4*most), ends: make([]int, 0, 4)}
+func newUpdateSink(u driver.RdvUpdater, most, slots int) updateSink {
+	x := updateSink{updater: u, note: make([]byte, 0, updateHead+most), shortSleep: shortSleep{brief: u != nil}}
+	if u == nil {
+		return x
 	}
-	return u
+	x.early = make([][]byte, slots)
+	for k := range x.early {
+		x.early[k] = make([]byte, 0, 4*(4+most)) // it grows to what the messages need
+	}
+	return x
 }
 
-func (u *updateSink) begin() {
-	u.held, u.over = false, u.inst == nil
+func (u *updateSink) resetUpdates(n int) {
+	u.held, u.over = false, u.updater == nil || n == 0
 	for k := range u.early {
-		u.early[k].reset()
+		u.early[k] = u.early[k][:0]
 	}
 }
 
 // handleControl handles the requests and updates that have arrived. A request that finds no slot waits, and so do
 // all control messages behind it. That cannot delay the message whose slot it needs: both sides have as many slots, so
 // the receiver sent the request after it had that message, which this side has only not polled yet.
-func (x *largeSender) handleControl() (moved bool, err error) {
-	u := x.up
+func (x *sender) handleControl() (moved bool, err error) {
 	for range burst {
-		if u.over && x.requested == x.n {
+		if x.over && x.requested == x.n {
 			break
 		}
-		if !u.held {
-			n, ok, err := x.box.tryRecv(u.note[:cap(u.note)])
+		if !x.held {
+			n, ok, err := x.box.tryRecv(x.note[:cap(x.note)])
 			if !ok || err != nil {
 				return moved, err
 			}
-			u.note = u.note[:n]
+			x.note = x.note[:n]
 		}
-		if err := x.read(u.note); err != nil || u.held {
+		if err := x.read(x.note); err != nil || x.held {
 			return moved, err
 		}
 		moved = true
@@ -156,21 +142,20 @@ func (x *largeSender) handleControl() (moved bool, err error) {
 }
 
 // read handles a control message, or holds it.
-func (x *largeSender) read(b []byte) error {
-	u := x.up
+func (x *sender) read(b []byte) error {
 	switch x.box.kind {
 	case controlOver:
-		u.over = true
+		x.over = true
 		if x.requested != x.n {
 			return errUnexpected
 		}
 	case controlUpdate:
 		return x.updated(b)
 	default:
-		if u.held = x.requested-x.tail == len(x.slots); u.held {
+		if x.held = x.requested-x.tail == len(x.slots); x.held {
 			return nil
 		}
-		s := &x.slots[x.requested%len(x.slots)]
+		s := x.slot(x.requested)
 		if x.requested == x.n || len(b) > len(s.rdv) {
 			return errUnexpected
 		}
@@ -181,60 +166,49 @@ func (x *largeSender) read(b []byte) error {
 }
 
 // updated passes an update on, or keeps it until its message is posted.
-func (x *largeSender) updated(b []byte) error {
+func (x *sender) updated(b []byte) error {
 	if len(b) < updateHead {
 		return errUnexpected
 	}
 	seq, b := binary.LittleEndian.Uint64(b), b[updateHead:]
-	k := int(seq % uint64(len(x.slots)))
 	switch {
 	case seq >= uint64(x.requested):
 		return errUnexpected // requests come first
 	case seq < uint64(x.tail):
 		return nil // the message is done without it
-	case seq >= uint64(x.sent):
-		x.up.early[k].add(b)
-		return nil
+	case seq < uint64(x.posted):
+		return x.updater.SendRdvUpdate(&x.slot(int(seq)).p, b)
 	}
-	return x.up.inst.SendRdvUpdate(&x.slots[k].p, b)
-}
-
-// catchUp gives the driver the updates that came before slot k was posted.
-func (x *largeSender) catchUp(k int) error {
-	e := &x.up.early[k]
-	from := 0
-	for _, end := range e.ends {
-		if err := x.up.inst.SendRdvUpdate(&x.slots[k].p, e.b[from:end]); err != nil {
-			return err
-		}
-		from = end
-	}
-	e.reset()
+	e := &x.early[int(seq)%len(x.slots)]
+	*e = append(binary.LittleEndian.AppendUint32(*e, uint32(len(b))), b...)
 	return nil
 }
 
-func (x *largeSender) sleep(s *bench.Stopper) error {
-	u := x.up
-	switch ctx := u.shortSleep.soon(s); {
-	case x.tail < x.sent:
-		if err := x.sw.SendWait(ctx, &x.slots[x.tail%len(x.slots)].p); err != nil {
-			return u.shortSleep.ended(s, err)
-		}
-		x.tail++
-	case x.box.br != nil && !u.held && (!u.over || x.requested < x.n):
-		if err := x.box.rw.RecvWait(ctx, &x.box.in); err != nil {
-			return u.shortSleep.ended(s, err)
-		}
-		n, _, err := x.box.take(u.note[:cap(u.note)])
-		if err != nil {
+// catchUp gives the driver the updates that came before the message was posted.
+func (x *sender) catchUp() error {
+	e := &x.early[x.posted%len(x.slots)]
+	for b := *e; len(b) > 0; {
+		n := 4 + binary.LittleEndian.Uint32(b)
+		if err := x.updater.SendRdvUpdate(&x.slot(x.posted).p, b[4:n]); err != nil {
 			return err
 		}
-		u.note = u.note[:n]
-		return x.read(u.note)
-	default:
-		time.Sleep(nap)
+		b = b[n:]
 	}
+	*e = (*e)[:0]
 	return nil
+}
+
+// sleepForControl sleeps until a control message comes, and handles it.
+func (x *sender) sleepForControl() error {
+	if err := x.box.rw.RecvWait(x.shortSleep.soon(x.stop), &x.box.in); err != nil {
+		return x.shortSleep.ended(x.stop, err)
+	}
+	n, _, err := x.box.take(x.note[:cap(x.note)])
+	if err != nil {
+		return err
+	}
+	x.note = x.note[:n]
+	return x.read(x.note)
 }
 
 // shortSleep makes contexts that end after the time glance. One context serves all waits until it has ended, so that

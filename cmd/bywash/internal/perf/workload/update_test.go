@@ -3,6 +3,7 @@
 package workload
 
 import (
+	"encoding/binary"
 	"testing"
 
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
@@ -33,11 +34,10 @@ func loop(t *testing.T, name string, c bench.Case) *link {
 func TestUpdatesAreKeptUntilTheSendIsPosted(t *testing.T) {
 	c := bench.Case{Test: bench.Lat, Size: 1 << 20, Wait: "poll", Mem: "arena", Validate: true}
 	l := loop(t, "inparts", c)
-	snd, rcv := l.snd.(*largeSender), l.rcv.(*largeReceiver)
+	snd, rcv := l.snd, l.rcv
 	j := &bench.Round{Case: c, N: 10, Stop: l.s.Stop}
-	snd.begin(j.N)
-	rcv.begin(j.N)
-	snd.limit = 0
+	snd.begin(j.N, 0)
+	rcv.begin(j.N, j.N)
 	kept := 0
 	for range 10000 {
 		if _, err := snd.step(); err != nil {
@@ -47,14 +47,16 @@ func TestUpdatesAreKeptUntilTheSendIsPosted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for k := range snd.up.early {
-		kept += len(snd.up.early[k].ends)
+	for k := range snd.early {
+		for b := snd.early[k]; len(b) > 0; b = b[4+binary.LittleEndian.Uint32(b):] {
+			kept++
+		}
 	}
-	if kept < 2 || snd.sent != 0 {
-		t.Errorf("%d updates are kept while %d sends are posted, want some and none", kept, snd.sent)
+	if kept < 2 || snd.posted != 0 {
+		t.Errorf("%d updates are kept while %d sends are posted, want some and none", kept, snd.posted)
 	}
 	snd.limit = j.N
-	if err := pump(j, echoSide{snd, rcv}.done, echoSide{snd, rcv}); err != nil {
+	if err := l.pump(j, true); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -68,9 +70,9 @@ func TestUpdatesDoNotAllocate(t *testing.T) {
 		l := loop(t, name, c)
 		j := &bench.Round{Case: c, N: 50, Stop: l.s.Stop, Yield: true}
 		once := func() {
-			l.snd.begin(j.N)
-			l.rcv.begin(j.N)
-			if err := pump(j, allDone([]flow{l.snd, l.rcv}), l.snd, l.rcv); err != nil {
+			l.snd.begin(j.N, j.N)
+			l.rcv.begin(j.N, j.N)
+			if err := l.pump(j, true); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -102,11 +104,12 @@ func TestMailThatDoesNotBelongIsRefused(t *testing.T) {
 		{"update without a number", controlUpdate, []byte{1}, false},
 		{"end before all requests", controlOver, nil, false},
 	} {
-		x := &largeSender{box: &controlLink{kind: c.kind}, slots: make([]slot, 4), n: 10, requested: 3, sent: 2, tail: 2}
+		x := &sender{updateSink: newUpdateSink(nil, 16, 4), requested: 3}
+		x.ring = ring{box: &controlLink{kind: c.kind}, slots: make([]slot, 4), n: 10, posted: 2, tail: 2}
+		x.early = make([][]byte, len(x.slots))
 		for k := range x.slots {
 			x.slots[k].rdv = make([]byte, 16)
 		}
-		x.up = newUpdateSink(nil, 16, len(x.slots))
 		if err := x.read(c.b); (err == nil) != c.ok {
 			t.Errorf("%s: %v", c.name, err)
 		}

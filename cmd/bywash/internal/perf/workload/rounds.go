@@ -1,0 +1,174 @@
+//go:build linux
+
+package workload
+
+import (
+	"time"
+
+	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
+	"github.com/bywash/bywash/driver"
+)
+
+// prepareMessages makes the sender and the receiver of a case. It returns a blob exactly if this end has updates of rdv
+// data.
+func (l *link) prepareMessages() (blob []byte, err error) {
+	common := ring{stop: l.s.Stop, inst: l.si, validate: l.c.Validate, size: l.c.Size}
+	caps, ahead := &l.scaps, 1
+	var up driver.RdvUpdater
+	if l.onLarge(l.c.Size) {
+		// The request of the next ping travels during this one.
+		common.inst, common.box, caps, ahead = l.li, &l.box, &l.lcaps, 2
+		if up, err = l.updater(); err != nil {
+			return nil, err
+		}
+	}
+	depth := max(1, min(caps.SendDepth, caps.RecvDepth))
+	w := bench.Window(l.c.Size, depth)
+	if l.c.Test == bench.Lat {
+		w = min(ahead, depth)
+	}
+	out, err := l.alloc(w, l.c.Size)
+	if err != nil {
+		return nil, err
+	}
+	in, err := l.alloc(w, l.c.Size)
+	if err != nil {
+		return nil, err
+	}
+	snd := &sender{ring: common, updateSink: newUpdateSink(up, l.lcaps.RdvSize, w)}
+	rcv := &receiver{ring: common, updateSource: newUpdateSource(up, l.lcaps.RdvSize)}
+	snd.slots, rcv.slots = slots(out), slots(in)
+	l.snd, l.rcv = snd, rcv
+	if l.c.Blocking() {
+		snd.sw, _ = common.inst.(driver.SendWaiter)
+		rcv.rw, _ = common.inst.(driver.RecvWaiter)
+	}
+	if common.box != nil {
+		for i := range snd.slots {
+			snd.slots[i].rdv = make([]byte, l.lcaps.RdvSize)
+		}
+		if up != nil {
+			blob = []byte{1}
+		}
+		return blob, nil
+	}
+	l.useBuffers(snd, rcv)
+	if l.c.Peers > 0 {
+		rcv.prober, _ = l.small.(driver.Prober)
+	}
+	return nil, nil
+}
+
+// useBuffers makes messages use the driver's buffers, if it has them and the case wants them.
+func (l *link) useBuffers(snd *sender, rcv *receiver) {
+	if !l.c.Arena() || l.c.Size > l.scaps.BufferSize {
+		return
+	}
+	if l.scaps.BufferSend {
+		if snd.bs, _ = l.si.(driver.BufferSender); snd.bs != nil {
+			snd.slots = make([]slot, 1)
+		}
+	}
+	if l.scaps.BufferRecv {
+		if rcv.br, _ = l.si.(driver.BufferReceiver); rcv.br != nil {
+			rcv.slots = make([]slot, 1)
+		}
+	}
+}
+
+// pump makes progress in both directions: until the messages that may come now have come, or until all is done.
+func (l *link) pump(j *bench.Round, all bool) error {
+	snd, rcv, sp := l.snd, l.rcv, j.Spinner()
+	for {
+		moved := false
+		if !snd.idle() {
+			m, err := snd.step()
+			if err != nil {
+				return err
+			}
+			moved = m
+		}
+		if !rcv.done() {
+			m, err := rcv.step()
+			if err != nil {
+				return err
+			}
+			moved = moved || m
+		}
+		switch {
+		case rcv.tail == rcv.limit && (!all || snd.done() && rcv.done()):
+			return nil
+		case moved:
+			continue
+		case j.Blocking():
+			if err := l.sleep(j); err != nil {
+				return err
+			}
+		}
+		if err := sp.Miss(); err != nil {
+			return err
+		}
+	}
+}
+
+// sleep sleeps on the direction that is due, and naps where both are.
+func (l *link) sleep(j *bench.Round) error {
+	switch {
+	case j.Test == bench.BiBW:
+		time.Sleep(nap)
+		return nil
+	case l.snd.tail < l.snd.limit || l.rcv.tail == l.rcv.n:
+		return l.snd.sleep()
+	}
+	return l.rcv.sleep()
+}
+
+// stream runs bw, rate and bibw on either track.
+func (l *link) stream(j *bench.Round) error {
+	start := time.Now()
+	out, in := j.N, j.N
+	if j.Test != bench.BiBW {
+		if j.Lead {
+			in = 0
+		} else {
+			out = 0
+		}
+	}
+	l.snd.begin(out, out)
+	l.rcv.begin(in, in)
+	if err := l.pump(j, true); err != nil {
+		return err
+	}
+	var ack [1]byte
+	if !j.Lead {
+		return l.box.post(j, ack[:])
+	}
+	if _, err := l.box.await(j, ack[:]); err != nil {
+		return err
+	}
+	j.Elapsed = time.Since(start)
+	return nil
+}
+
+// pingPong sends a message back and forth on either track.
+func (l *link) pingPong(j *bench.Round) error {
+	l.snd.begin(j.N, 0)
+	l.rcv.begin(j.N, 0)
+	err := j.Batches(func(from, to uint64) error {
+		for n := int(from) + 1; n <= int(to); n++ {
+			if j.Lead {
+				l.snd.limit = n
+			}
+			l.rcv.limit = n
+			if err := l.pump(j, false); err != nil {
+				return err
+			}
+			l.snd.limit = n
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return l.pump(j, true)
+}

@@ -1,0 +1,165 @@
+//go:build linux
+
+package workload
+
+import (
+	"time"
+
+	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
+	"github.com/bywash/bywash/driver"
+)
+
+// slot is a packet with its memory.
+type slot struct {
+	p   driver.Packet
+	op  driver.Op
+	buf []byte
+	iov [1][]byte
+	rdv []byte
+}
+
+func slots(bufs [][]byte) []slot {
+	out := make([]slot, len(bufs))
+	for i := range out {
+		s := &out[i]
+		s.buf = bufs[i]
+		s.iov[0] = s.buf
+		s.p.IOV = s.iov[:]
+	}
+	return out
+}
+
+// ring is what a sender and a receiver have in common: n messages of a round use the slots in turn. Packets from tail
+// to posted are in flight.
+type ring struct {
+	stop     *bench.Stopper
+	inst     driver.Instance
+	box      *controlLink // carries requests of the large track; nil on the small track
+	validate bool
+	size     int
+	slots    []slot // a single one, without memory, where the driver has the buffers
+	n        int
+	limit    int // at most n: how many may be moved now
+	posted   int
+	tail     int
+}
+
+// slot returns the slot of message k. A division takes longer than the fastest post, so a single slot has none.
+func (x *ring) slot(k int) *slot {
+	if len(x.slots) == 1 {
+		return &x.slots[0]
+	}
+	return &x.slots[k%len(x.slots)]
+}
+
+// burst bounds a step, so that the other direction gets its turn.
+const burst = 64
+
+// nap is how long a process sleeps that must wait for two events at once, or for room, for which the contract has no
+// wait.
+const nap = 20 * time.Microsecond
+
+// sender sends the messages of a round on either track.
+type sender struct {
+	ring
+	updateSink
+	bs        driver.BufferSender // nil: send from slots
+	sw        driver.SendWaiter   // nil: poll
+	requested int // messages that the other side has asked for; on the small track all
+}
+
+func (x *sender) begin(n, limit int) {
+	x.n, x.limit, x.posted, x.tail = n, limit, 0, 0
+	x.requested = n
+	if x.box != nil {
+		x.requested = 0
+	}
+	x.resetUpdates(n)
+}
+
+// idle reports whether a step would do nothing.
+func (x *sender) idle() bool { return x.tail == x.limit && x.requested == x.n && x.over }
+
+func (x *sender) done() bool { return x.tail == x.n && x.over }
+
+// step does as much as is possible now, at most a burst.
+func (x *sender) step() (moved bool, err error) {
+	if x.box != nil {
+		if moved, err = x.handleControl(); err != nil {
+			return false, err
+		}
+	}
+	for range burst {
+		stuck := true
+		if x.tail < x.posted {
+			done, err := x.inst.SendPoll(&x.slot(x.tail).p)
+			if err != nil {
+				return false, err
+			}
+			if done {
+				x.tail++
+				stuck = false
+			}
+		}
+		if x.posted < min(x.limit, x.requested) && x.posted-x.tail < len(x.slots) {
+			err := x.post()
+			if err == nil {
+				stuck = false
+			} else if err != driver.ErrBusy {
+				return false, err
+			}
+		}
+		if stuck {
+			break
+		}
+		moved = true
+	}
+	return moved, nil
+}
+
+// post posts the next message.
+func (x *sender) post() error {
+	s, seq := x.slot(x.posted), uint64(x.posted)
+	b := s.buf
+	if x.bs != nil {
+		if err := x.bs.SendBufGet(&s.p); err != nil {
+			return err
+		}
+		b = s.p.Buf[:x.size]
+	}
+	if x.validate {
+		bench.Fill(b, seq)
+	} else if x.bs != nil {
+		touchWrite(b, seq)
+	}
+	var err error
+	if x.bs != nil {
+		err = x.bs.SendBufPost(&s.p, x.size)
+	} else {
+		err = x.inst.SendPost(&s.p)
+	}
+	if err != nil {
+		return err
+	}
+	if x.updater != nil {
+		err = x.catchUp()
+	}
+	x.posted++
+	return err
+}
+
+// sleep blocks until something may have changed, for --wait block.
+func (x *sender) sleep() error {
+	if x.tail < x.posted {
+		if err := x.sw.SendWait(x.shortSleep.soon(x.stop), &x.slot(x.tail).p); err != nil {
+			return x.shortSleep.ended(x.stop, err)
+		}
+		x.tail++
+		return nil
+	}
+	if x.box != nil && x.box.br != nil && !x.held && (!x.over || x.requested < x.n) {
+		return x.sleepForControl()
+	}
+	time.Sleep(nap)
+	return nil
+}
