@@ -148,15 +148,7 @@ func (m *controlLink) take(dst []byte) (n int, ok bool, err error) {
 }
 
 // await receives a plain control message. It polls or sleeps.
-func (m *controlLink) await(j *bench.Round, dst []byte) (int, error) {
-	n, err := m.awaitAny(j, dst)
-	if err == nil && m.kind != controlPlain {
-		err = errUnexpected
-	}
-	return n, err
-}
-
-func (m *controlLink) awaitAny(j *bench.Round, dst []byte) (n int, err error) {
+func (m *controlLink) await(j *bench.Round, dst []byte) (n int, err error) {
 	sp := j.Spinner()
 	err = sp.Until(func() (ok bool, err error) {
 		n, ok, err = m.tryRecv(dst)
@@ -169,6 +161,9 @@ func (m *controlLink) awaitAny(j *bench.Round, dst []byte) (n int, err error) {
 		n, ok, err = m.take(dst)
 		return ok, err
 	})
+	if err == nil && m.kind != controlPlain {
+		err = errUnexpected
+	}
 	return n, err
 }
 

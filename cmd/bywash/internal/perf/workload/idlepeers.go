@@ -3,7 +3,6 @@
 package workload
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -47,7 +46,7 @@ func (x *idlePeers) Connect(give bench.Give) error {
 			_, err = bench.ExchangeLinks(give, links)
 		}
 		if err == nil {
-			err = x.settle(instances)
+			err = settle(x.s, instances...)
 		}
 		if err != nil {
 			return fmt.Errorf("idle peers: %w", err)
@@ -76,17 +75,6 @@ func (x *idlePeers) open(n int, ends []string) (links []string, instances []driv
 		}
 	}
 	return links, instances, nil
-}
-
-func (x *idlePeers) settle(instances []driver.Instance) error {
-	ctx, cancel := context.WithTimeout(x.s.Stop.Ctx, connectTimeout)
-	defer cancel()
-	for _, i := range instances {
-		if err := i.ConnectWait(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (x *idlePeers) Check(*bench.Case) error             { return nil }

@@ -64,10 +64,9 @@ func openLink(s *bench.Setup) (bench.Bench, error) {
 			"or HOST:PORT", s.Driver, s.Driver)
 	}
 	l.large, err = openTrack(d, s, driver.Large)
-	switch {
-	case err == nil:
+	if err == nil {
 		l.lcaps = l.large.Properties().Capabilities
-	case !errors.Is(err, driver.ErrUnsupported):
+	} else if !errors.Is(err, driver.ErrUnsupported) {
 		_ = l.Close()
 		return nil, err
 	}
@@ -127,36 +126,39 @@ func (l *link) reach(links []string) error {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(l.s.Stop.Ctx, connectTimeout)
-	defer cancel()
-	if err := l.si.ConnectWait(ctx); err != nil {
+	if err := settle(l.s, l.si, l.li); err != nil {
 		return err
-	}
-	if l.li != nil {
-		if err := l.li.ConnectWait(ctx); err != nil {
-			return err
-		}
 	}
 	l.box.init(l)
 	return nil
 }
 
-func (l *link) idle(links []string) error {
-	ctx, cancel := context.WithTimeout(l.s.Stop.Ctx, connectTimeout)
+// settle waits until instances, which may be nil, are connected.
+func settle(s *bench.Setup, instances ...driver.Instance) error {
+	ctx, cancel := context.WithTimeout(s.Stop.Ctx, connectTimeout)
 	defer cancel()
-	var fresh []driver.Instance
+	for _, i := range instances {
+		if i == nil {
+			continue
+		}
+		if err := i.ConnectWait(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *link) idle(links []string) error {
+	from := len(l.idles)
 	for _, u := range links {
 		i, err := l.small.Connect(u)
 		if err != nil {
 			return err
 		}
-		fresh = append(fresh, i)
 		l.idles = append(l.idles, i)
 	}
-	for _, i := range fresh {
-		if err := i.ConnectWait(ctx); err != nil {
-			return fmt.Errorf("idle peer: %w", err)
-		}
+	if err := settle(l.s, l.idles[from:]...); err != nil {
+		return fmt.Errorf("idle peer: %w", err)
 	}
 	return nil
 }
@@ -165,17 +167,14 @@ func (l *link) idle(links []string) error {
 func (l *link) onLarge(size int) bool { return size > l.scaps.MaxMessage }
 
 func (l *link) Check(c *bench.Case) error {
-	if bench.InfoOf(c.Test).Session {
+	switch info := bench.InfoOf(c.Test); {
+	case info.Session:
 		return bench.Skipf("%s: %s is a test of -d session", l.s.Driver, c.Test)
-	}
-	info := bench.InfoOf(c.Test)
-	if info.OneSided {
+	case info.OneSided:
 		return l.checkOneSided(c)
-	}
-	if c.Test == bench.Connect {
+	case c.Test == bench.Connect:
 		return nil
-	}
-	if c.Test == bench.Barrier || c.Test == bench.Bcast {
+	case c.Test == bench.Barrier || c.Test == bench.Bcast:
 		return l.checkGroup()
 	}
 	caps, track := l.scaps, "small"
@@ -204,9 +203,8 @@ func (l *link) Check(c *bench.Case) error {
 
 func (l *link) Prepare(c *bench.Case) (blob []byte, err error) {
 	l.c = *c
-	info := bench.InfoOf(c.Test)
 	switch {
-	case info.OneSided:
+	case bench.InfoOf(c.Test).OneSided:
 		return l.prepareOneSided()
 	case c.Test == bench.Connect:
 		return nil, nil
@@ -229,10 +227,13 @@ func (l *link) Start(blob []byte) error {
 	return nil
 }
 
+// lines rounds a size up to cache lines, at least one.
+func lines(size int) int { return max(bench.Line, (size+bench.Line-1)&^(bench.Line-1)) }
+
 // alloc makes count buffers of a size in the requested kind of memory, each on cache lines of its own.
 func (l *link) alloc(count, size int) ([][]byte, error) {
 	out := make([][]byte, count)
-	room := max(bench.Line, (size+bench.Line-1)&^(bench.Line-1))
+	room := lines(size)
 	if !l.c.Arena() {
 		for i := range out {
 			out[i] = make([]byte, room)[:size:size]
@@ -279,16 +280,20 @@ func (l *link) Inspect(seq uint64, n int) error {
 	return l.one.inspect(seq, n)
 }
 
-func (l *link) Finish() error {
-	var err error
+// freeCase frees all of a case but its memory.
+func (l *link) freeCase() (err error) {
 	if l.one != nil {
 		err = l.one.finish()
 	}
 	if l.group != nil {
 		err = errors.Join(err, l.group.finish())
 	}
-	l.group = nil
-	l.one, l.snd, l.rcv = nil, nil, nil
+	l.one, l.group, l.snd, l.rcv = nil, nil, nil, nil
+	return err
+}
+
+func (l *link) Finish() error {
+	err := l.freeCase()
 	if l.arena != nil {
 		a := l.arena
 		l.arena = nil
@@ -316,13 +321,7 @@ func (l *link) Close() error {
 			_ = l.s.Stop.RetryBusy(i.Disconnect)
 		}
 	}
-	var err error
-	if l.one != nil {
-		err = l.one.finish()
-	}
-	if l.group != nil {
-		err = errors.Join(err, l.group.finish())
-	}
+	err := l.freeCase()
 	for _, c := range []driver.Context{l.large, l.small} {
 		if c != nil {
 			err = errors.Join(err, c.Close())

@@ -17,32 +17,30 @@ import (
 // oneSided holds a case of put, get or an atomic: a target, which the other side accesses, and slots with the local
 // memory.
 type oneSided struct {
-	c      bench.Case
-	inst   driver.OneSided
-	stop   *bench.Stopper
-	target []byte
-	region driver.Region // the target
-	local  driver.Region // around the slots
-	slots  []slot
-	head   driver.Op // all but the last word, in put-lat
-	remote driver.RemoteRegion
-	value  uint64 // of the atomics' target; messages so far, in put-lat
+	c        bench.Case
+	put, get bool // else an atomic
+	inst     driver.OneSided
+	stop     *bench.Stopper
+	target   []byte
+	region   driver.Region // the target
+	local    driver.Region // around the slots
+	slots    ring          // one slot in tests of latency
+	head     driver.Op     // all but the last word, in put-lat
+	remote   driver.RemoteRegion
+	value    uint64 // of the atomics' target; messages so far, in put-lat
 }
 
 // oneSidedTrack returns the track whose context has one-sided access.
 func (l *link) oneSidedTrack() (driver.Registrar, driver.OneSided, *driver.OneSidedCapabilities) {
-	if l.li != nil && l.lcaps.OneSided != nil {
-		r, ok1 := l.large.(driver.Registrar)
-		o, ok2 := l.li.(driver.OneSided)
-		if ok1 && ok2 {
-			return r, o, l.lcaps.OneSided
-		}
-	}
-	if l.scaps.OneSided != nil {
-		r, ok1 := l.small.(driver.Registrar)
-		o, ok2 := l.si.(driver.OneSided)
-		if ok1 && ok2 {
-			return r, o, l.scaps.OneSided
+	for _, t := range []struct {
+		context driver.Context
+		inst    driver.Instance
+		caps    *driver.OneSidedCapabilities
+	}{{l.large, l.li, l.lcaps.OneSided}, {l.small, l.si, l.scaps.OneSided}} {
+		r, ok1 := t.context.(driver.Registrar)
+		o, ok2 := t.inst.(driver.OneSided)
+		if t.caps != nil && ok1 && ok2 {
+			return r, o, t.caps
 		}
 	}
 	return nil, nil, nil
@@ -80,8 +78,13 @@ func (l *link) checkOneSided(c *bench.Case) error {
 
 func (l *link) prepareOneSided() (key []byte, err error) {
 	reg, inst, caps := l.oneSidedTrack()
-	w := bench.Window(l.c.Size, caps.Depth)
-	stride := max(bench.Line, (l.c.Size+bench.Line-1)&^(bench.Line-1))
+	x := &oneSided{c: l.c, inst: inst, put: l.c.Test == bench.PutLat || l.c.Test == bench.PutBW}
+	x.get = l.c.Test == bench.GetLat || l.c.Test == bench.GetBW
+	w := 1
+	if !bench.InfoOf(l.c.Test).Latency {
+		w = bench.Window(l.c.Size, caps.Depth)
+	}
+	stride := lines(l.c.Size)
 	area, err := l.alloc(1, w*stride)
 	if err != nil {
 		return nil, err
@@ -90,9 +93,9 @@ func (l *link) prepareOneSided() (key []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	x := &oneSided{c: l.c, inst: inst, stop: l.s.Stop, target: area[0]}
+	x.stop, x.target = l.s.Stop, area[0]
 	access := driver.RemoteRead | driver.RemoteWrite
-	if l.c.Test == bench.FaddLat || l.c.Test == bench.CswapLat {
+	if !x.put && !x.get {
 		access |= driver.RemoteAtomic
 	}
 	if x.region, err = reg.Register(x.target, access); err != nil {
@@ -106,7 +109,7 @@ func (l *link) prepareOneSided() (key []byte, err error) {
 	bufs := make([][]byte, w)
 	for i := range bufs {
 		bufs[i] = near[0][i*stride:][:l.c.Size:l.c.Size]
-		if l.c.Test == bench.GetLat || l.c.Test == bench.GetBW {
+		if x.get {
 			bench.Fill(x.target[i*stride:][:l.c.Size], uint64(i))
 		}
 	}
@@ -121,12 +124,24 @@ func (x *oneSided) start(key []byte) error {
 	}
 	for i := range x.slots {
 		s := &x.slots[i]
-		s.op = driver.Op{Local: s.buf, LocalRegion: x.local, Remote: x.remote, Offset: i * x.stride()}
+		s.op = driver.Op{Local: s.buf, LocalRegion: x.local, Remote: x.remote, Offset: i * lines(x.c.Size)}
+	}
+	op, n := &x.slots[0].op, x.c.Size
+	switch x.c.Test {
+	case bench.FaddLat:
+		op.Size, op.Fetch, op.Atomic, op.Operand = 8, true, driver.Add, 1
+	case bench.CswapLat:
+		op.Size, op.Fetch, op.Atomic = 8, true, driver.CompareSwap
+	case bench.PutLat:
+		cut := max(0, n-8)
+		if cut == 0 && n&(n-1) != 0 {
+			cut = n - 1
+		}
+		x.head = *op
+		x.head.Local, op.Local, op.Offset = op.Local[:cut], op.Local[cut:], cut
 	}
 	return nil
 }
-
-func (x *oneSided) stride() int { return max(bench.Line, (x.c.Size+bench.Line-1)&^(bench.Line-1)) }
 
 func (x *oneSided) finish() error {
 	var err error
@@ -139,6 +154,7 @@ func (x *oneSided) finish() error {
 }
 
 func (x *oneSided) run(j *bench.Round) error {
+	begin := time.Now()
 	switch {
 	case j.Test == bench.PutLat:
 		err := x.pingPong(j)
@@ -146,14 +162,20 @@ func (x *oneSided) run(j *bench.Round) error {
 		return err
 	case !j.Lead:
 		return nil // passive
-	case j.Test == bench.PutBW || j.Test == bench.GetBW:
-		return x.stream(j)
+	case bench.InfoOf(j.Test).Latency:
+		err := j.Batches(func(from, to uint64) error { return x.stream(j, int(from), int(to)) })
+		if err != nil || !j.Validate || x.get {
+			return err
+		}
+		return j.Inspect(x.value, 0)
 	}
-	return x.latency(j)
+	err := x.stream(j, 0, j.N)
+	j.Elapsed = time.Since(begin)
+	return err
 }
 
-// finishOp waits until an operation is done.
-func (x *oneSided) finishOp(j *bench.Round, op *driver.Op, sp *bench.Spinner) error {
+// await waits until an operation is done.
+func (x *oneSided) await(j *bench.Round, op *driver.Op, sp *bench.Spinner) error {
 	for {
 		done, err := x.inst.OpPoll(op)
 		if done || err != nil {
@@ -171,26 +193,14 @@ func (x *oneSided) finishOp(j *bench.Round, op *driver.Op, sp *bench.Spinner) er
 	}
 }
 
-func (x *oneSided) postGet(j *bench.Round, s *slot) error {
-	if j.Validate {
-		clear(s.buf)
-	}
-	return x.inst.GetPost(&s.op)
-}
-
-// stream keeps a window of puts or gets in flight.
-func (x *oneSided) stream(j *bench.Round) error {
+// stream does the operations from one number to before another, with a window of them on their way.
+func (x *oneSided) stream(j *bench.Round, from, to int) error {
 	sp := j.Spinner()
-	put := j.Test == bench.PutBW
-	begin := time.Now()
-	sent, tail := 0, 0
-	w := len(x.slots)
-	for tail < j.N {
+	w, checks := len(x.slots), x.put && j.Validate
+	for sent, tail := from, from; tail < to; {
 		// Puts must not be overwritten before they are checked.
-		free := !put || !j.Validate || sent < (tail/w+1)*w
-		if sent < j.N && sent-tail < w && free {
-			s := &x.slots[sent%w]
-			err := x.postOne(j, s, put, sent)
+		if sent < to && sent-tail < w && (!checks || sent < (tail/w+1)*w) {
+			err := x.post(j, sent)
 			if err == nil {
 				sent++
 				continue
@@ -199,36 +209,56 @@ func (x *oneSided) stream(j *bench.Round) error {
 				return err
 			}
 		}
-		s := &x.slots[tail%w]
-		if err := x.finishOp(j, &s.op, &sp); err != nil {
+		s := x.slots.at(tail)
+		if err := x.await(j, &s.op, &sp); err != nil {
 			return err
 		}
-		if !put && j.Validate {
-			if err := bench.Verify(s.buf, uint64(tail%w)); err != nil {
-				return err
-			}
+		if err := x.check(j, s, tail); err != nil {
+			return err
 		}
 		tail++
-		if put && j.Validate && (tail%w == 0 || tail == j.N) {
+		if checks && (tail%w == 0 || tail == to) {
 			first := (tail - 1) / w * w
 			if err := j.Inspect(uint64(first), tail-first); err != nil {
 				return err
 			}
 		}
 	}
-	j.Elapsed = time.Since(begin)
 	return nil
 }
 
-// postOne posts operation i.
-func (x *oneSided) postOne(j *bench.Round, s *slot, put bool, i int) error {
-	if !put {
-		return x.postGet(j, s)
+// post posts operation i.
+func (x *oneSided) post(j *bench.Round, i int) error {
+	s := x.slots.at(i)
+	switch {
+	case x.put:
+		if j.Validate {
+			bench.Fill(s.buf, uint64(i))
+		}
+		return x.inst.PutPost(&s.op)
+	case x.get:
+		if j.Validate {
+			clear(s.buf)
+		}
+		return x.inst.GetPost(&s.op)
+	case j.Test == bench.CswapLat:
+		s.op.Compare, s.op.Operand = x.value, x.value+1
 	}
-	if j.Validate {
-		bench.Fill(s.buf, uint64(i))
+	return x.inst.AtomicPost(&s.op)
+}
+
+// check checks the result of operation i, which is done.
+func (x *oneSided) check(j *bench.Round, s *slot, i int) error {
+	switch {
+	case x.get && j.Validate:
+		return bench.Verify(s.buf, uint64(i%len(x.slots)))
+	case x.get || x.put:
+		return nil
+	case s.op.Result != x.value:
+		return fmt.Errorf("atomic %d returned %d: the operation was lost or done twice", x.value, s.op.Result)
 	}
-	return x.inst.PutPost(&s.op)
+	x.value++
+	return nil
 }
 
 // inspect checks that the target holds messages seq to seq+n-1.
@@ -237,7 +267,7 @@ func (x *oneSided) inspect(seq uint64, n int) error {
 	if n < 0 || uint64(n) > w {
 		return fmt.Errorf("inspect %d slots of %d", n, w)
 	}
-	if x.c.Test == bench.FaddLat || x.c.Test == bench.CswapLat {
+	if !x.put && !x.get {
 		if got := binary.NativeEndian.Uint64(x.target); got != seq {
 			return fmt.Errorf("validation failed: the target of the atomics is %d, want %d", got, seq)
 		}
@@ -245,61 +275,10 @@ func (x *oneSided) inspect(seq uint64, n int) error {
 	}
 	for i := range uint64(n) {
 		at := int((seq + i) % w)
-		if err := bench.Verify(x.target[at*x.stride():][:x.c.Size], seq+i); err != nil {
+		if err := bench.Verify(x.target[at*lines(x.c.Size):][:x.c.Size], seq+i); err != nil {
 			return err
 		}
 	}
-	return nil
-}
-
-// latency times single gets and atomics.
-func (x *oneSided) latency(j *bench.Round) error {
-	sp := j.Spinner()
-	err := j.Batches(func(from, to uint64) error {
-		for range to - from {
-			if err := x.once(j, &sp); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	if j.Validate && j.Test != bench.GetLat {
-		return j.Inspect(x.value, 0)
-	}
-	return nil
-}
-
-func (x *oneSided) once(j *bench.Round, sp *bench.Spinner) error {
-	s := &x.slots[0]
-	if j.Test == bench.GetLat {
-		if err := x.postGet(j, s); err != nil {
-			return err
-		}
-		if err := x.finishOp(j, &s.op, sp); err != nil || !j.Validate {
-			return err
-		}
-		return bench.Verify(s.buf, 0)
-	}
-	op := &s.op
-	op.Size, op.Fetch = 8, true
-	if j.Test == bench.FaddLat {
-		op.Atomic, op.Operand = driver.Add, 1
-	} else {
-		op.Atomic, op.Compare, op.Operand = driver.CompareSwap, x.value, x.value+1
-	}
-	if err := x.inst.AtomicPost(op); err != nil {
-		return err
-	}
-	if err := x.finishOp(j, op, sp); err != nil {
-		return err
-	}
-	if op.Result != x.value {
-		return fmt.Errorf("atomic %d returned %d: the operation was lost or done twice", x.value, op.Result)
-	}
-	x.value++
 	return nil
 }
 
@@ -308,19 +287,15 @@ func (x *oneSided) once(j *bench.Round, sp *bench.Spinner) error {
 func (x *oneSided) pingPong(j *bench.Round) error {
 	sp := j.Spinner()
 	return j.Batches(func(from, to uint64) error {
-		for i := from; i < to; i++ {
-			if j.Lead {
-				if err := x.put(j, i, &sp); err != nil {
-					return err
-				}
+		for i := 2 * from; i < 2*to; i++ {
+			var err error
+			if (i%2 == 0) == j.Lead {
+				err = x.throw(j, i/2, &sp)
+			} else {
+				err = x.watch(j, i/2, &sp)
 			}
-			if err := x.await(j, i, &sp); err != nil {
+			if err != nil {
 				return err
-			}
-			if !j.Lead {
-				if err := x.put(j, i, &sp); err != nil {
-					return err
-				}
 			}
 		}
 		return nil
@@ -331,42 +306,35 @@ func (x *oneSided) pingPong(j *bench.Round) error {
 // use the same memory, so the numbers go on.
 func (x *oneSided) flag(seq uint64) byte { return byte((x.value+seq)%255) + 1 }
 
-func (x *oneSided) put(j *bench.Round, seq uint64, sp *bench.Spinner) error {
+// throw puts message seq.
+func (x *oneSided) throw(j *bench.Round, seq uint64, sp *bench.Spinner) error {
 	s := &x.slots[0]
-	n := len(s.buf)
 	if j.Validate {
 		bench.Fill(s.buf, seq)
 	}
-	s.buf[n-1] = x.flag(seq)
-	if n > 8 || n&(n-1) != 0 {
-		head := &x.head
-		cut := max(0, n-8)
-		if cut == 0 {
-			cut = n - 1
-		}
-		*head = driver.Op{Local: s.buf[:cut], LocalRegion: x.local, Remote: x.remote}
-		s.op = driver.Op{Local: s.buf[cut:], LocalRegion: x.local, Remote: x.remote, Offset: cut}
-		if err := x.inst.PutPost(head); err != nil {
+	s.buf[len(s.buf)-1] = x.flag(seq)
+	split := len(x.head.Local) > 0
+	if split {
+		if err := x.inst.PutPost(&x.head); err != nil {
 			return err
 		}
 		if err := x.inst.Fence(); err != nil {
 			return err
 		}
-		if err := x.inst.PutPost(&s.op); err != nil {
-			return err
-		}
-		if err := x.finishOp(j, head, sp); err != nil {
-			return err
-		}
-		return x.finishOp(j, &s.op, sp)
 	}
 	if err := x.inst.PutPost(&s.op); err != nil {
 		return err
 	}
-	return x.finishOp(j, &s.op, sp)
+	if split {
+		if err := x.await(j, &x.head, sp); err != nil {
+			return err
+		}
+	}
+	return x.await(j, &s.op, sp)
 }
 
-func (x *oneSided) await(j *bench.Round, seq uint64, sp *bench.Spinner) error {
+// watch waits for message seq.
+func (x *oneSided) watch(j *bench.Round, seq uint64, sp *bench.Spinner) error {
 	at := x.c.Size - 1
 	word := (*uint64)(unsafe.Pointer(&x.target[at&^7]))
 	var probe [8]byte

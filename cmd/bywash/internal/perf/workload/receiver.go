@@ -15,7 +15,7 @@ import (
 // to the sender in a message of the small track (the request), and the send is posted with it. Receives are posted and
 // requested ahead, so that the pipeline never drains.
 type receiver struct {
-	ring
+	direction
 	updateSource
 	br     driver.BufferReceiver // nil: receive into slots
 	rw     driver.RecvWaiter     // nil: poll
@@ -52,7 +52,7 @@ func (x *receiver) step() (moved bool, err error) {
 		if x.tail == x.limit || x.br == nil && x.tail == x.ready() {
 			break
 		}
-		done, err := x.inst.RecvPoll(&x.slot(x.tail).p)
+		done, err := x.inst.RecvPoll(&x.slots.at(x.tail).p)
 		if err != nil {
 			return false, err
 		}
@@ -101,7 +101,7 @@ func (x *receiver) post() error {
 		}
 	}
 	for x.posted < x.n && x.posted-x.tail < ahead {
-		if err := x.inst.RecvPost(&x.slot(x.posted).p); err == driver.ErrBusy {
+		if err := x.inst.RecvPost(&x.slots.at(x.posted).p); err == driver.ErrBusy {
 			break
 		} else if err != nil {
 			return err
@@ -115,7 +115,7 @@ func (x *receiver) post() error {
 		return err
 	}
 	for x.asked < x.posted {
-		if ok, err := x.box.trySend(controlPlain, x.slot(x.asked).p.RdvData); !ok || err != nil {
+		if ok, err := x.box.trySend(controlPlain, x.slots.at(x.asked).p.RdvData); !ok || err != nil {
 			return err
 		}
 		x.asked++
@@ -125,7 +125,7 @@ func (x *receiver) post() error {
 
 // took reads or checks the message that has arrived.
 func (x *receiver) took() error {
-	s, seq := x.slot(x.tail), x.tail
+	s, seq := x.slots.at(x.tail), x.tail
 	if s.p.N != x.size {
 		return fmt.Errorf("message %d has %d bytes, want %d", seq, s.p.N, x.size)
 	}
@@ -159,7 +159,7 @@ func (x *receiver) sleep() error {
 		time.Sleep(nap)
 		return nil
 	}
-	if err := x.rw.RecvWait(x.shortSleep.soon(x.stop), &x.slot(x.tail).p); err != nil {
+	if err := x.rw.RecvWait(x.shortSleep.soon(x.stop), &x.slots.at(x.tail).p); err != nil {
 		return x.shortSleep.ended(x.stop, err)
 	}
 	return x.took()

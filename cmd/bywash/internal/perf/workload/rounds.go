@@ -12,7 +12,7 @@ import (
 // prepareMessages makes the sender and the receiver of a case. It returns a blob exactly if this end has updates of rdv
 // data.
 func (l *link) prepareMessages() (blob []byte, err error) {
-	common := ring{stop: l.s.Stop, inst: l.si, validate: l.c.Validate, size: l.c.Size}
+	common := direction{stop: l.s.Stop, inst: l.si, validate: l.c.Validate, size: l.c.Size}
 	caps, ahead := &l.scaps, 1
 	var up driver.RdvUpdater
 	if l.onLarge(l.c.Size) {
@@ -35,8 +35,8 @@ func (l *link) prepareMessages() (blob []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	snd := &sender{ring: common, updateSink: newUpdateSink(up, l.lcaps.RdvSize, w)}
-	rcv := &receiver{ring: common, updateSource: newUpdateSource(up, l.lcaps.RdvSize)}
+	snd := &sender{direction: common, updateSink: newUpdateSink(up, l.lcaps.RdvSize, w)}
+	rcv := &receiver{direction: common, updateSource: newUpdateSource(up, l.lcaps.RdvSize)}
 	snd.slots, rcv.slots = slots(out), slots(in)
 	l.snd, l.rcv = snd, rcv
 	if l.c.Blocking() {

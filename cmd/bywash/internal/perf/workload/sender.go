@@ -18,8 +18,19 @@ type slot struct {
 	rdv []byte
 }
 
-func slots(bufs [][]byte) []slot {
-	out := make([]slot, len(bufs))
+// ring has the slots that messages use in turn.
+type ring []slot
+
+// at returns the slot of message k. A division takes longer than the fastest post, so a single slot has none.
+func (r ring) at(k int) *slot {
+	if len(r) == 1 {
+		return &r[0]
+	}
+	return &r[k%len(r)]
+}
+
+func slots(bufs [][]byte) ring {
+	out := make(ring, len(bufs))
 	for i := range out {
 		s := &out[i]
 		s.buf = bufs[i]
@@ -29,27 +40,18 @@ func slots(bufs [][]byte) []slot {
 	return out
 }
 
-// ring is what a sender and a receiver have in common: n messages of a round use the slots in turn. Packets from tail
-// to posted are in flight.
-type ring struct {
+// direction is what a sender and a receiver have in common. Messages from tail to posted are in flight.
+type direction struct {
 	stop     *bench.Stopper
 	inst     driver.Instance
 	box      *controlLink // carries requests of the large track; nil on the small track
 	validate bool
 	size     int
-	slots    []slot // a single one, without memory, where the driver has the buffers
-	n        int
-	limit    int // at most n: how many may be moved now
+	slots    ring // a single one, without memory, where the driver has the buffers
+	n        int  // messages of the round
+	limit    int  // at most n: how many may be moved now
 	posted   int
 	tail     int
-}
-
-// slot returns the slot of message k. A division takes longer than the fastest post, so a single slot has none.
-func (x *ring) slot(k int) *slot {
-	if len(x.slots) == 1 {
-		return &x.slots[0]
-	}
-	return &x.slots[k%len(x.slots)]
 }
 
 // burst bounds a step, so that the other direction gets its turn.
@@ -61,11 +63,11 @@ const nap = 20 * time.Microsecond
 
 // sender sends the messages of a round on either track.
 type sender struct {
-	ring
+	direction
 	updateSink
 	bs        driver.BufferSender // nil: send from slots
 	sw        driver.SendWaiter   // nil: poll
-	requested int // messages that the other side has asked for; on the small track all
+	requested int                 // messages that the other side has asked for; on the small track all
 }
 
 func (x *sender) begin(n, limit int) {
@@ -92,7 +94,7 @@ func (x *sender) step() (moved bool, err error) {
 	for range burst {
 		stuck := true
 		if x.tail < x.posted {
-			done, err := x.inst.SendPoll(&x.slot(x.tail).p)
+			done, err := x.inst.SendPoll(&x.slots.at(x.tail).p)
 			if err != nil {
 				return false, err
 			}
@@ -119,7 +121,7 @@ func (x *sender) step() (moved bool, err error) {
 
 // post posts the next message.
 func (x *sender) post() error {
-	s, seq := x.slot(x.posted), uint64(x.posted)
+	s, seq := x.slots.at(x.posted), uint64(x.posted)
 	b := s.buf
 	if x.bs != nil {
 		if err := x.bs.SendBufGet(&s.p); err != nil {
@@ -151,7 +153,7 @@ func (x *sender) post() error {
 // sleep blocks until something may have changed, for --wait block.
 func (x *sender) sleep() error {
 	if x.tail < x.posted {
-		if err := x.sw.SendWait(x.shortSleep.soon(x.stop), &x.slot(x.tail).p); err != nil {
+		if err := x.sw.SendWait(x.shortSleep.soon(x.stop), &x.slots.at(x.tail).p); err != nil {
 			return x.shortSleep.ended(x.stop, err)
 		}
 		x.tail++

@@ -67,7 +67,7 @@ func (x *receiver) mailUpdates() (moved bool, err error) {
 		if k >= x.asked {
 			break
 		}
-		b, err := x.updater.RecvRdvUpdate(&x.slot(k).p)
+		b, err := x.updater.RecvRdvUpdate(&x.slots.at(k).p)
 		if err != nil {
 			return moved, err
 		}
@@ -155,7 +155,7 @@ func (x *sender) read(b []byte) error {
 		if x.held = x.requested-x.tail == len(x.slots); x.held {
 			return nil
 		}
-		s := x.slot(x.requested)
+		s := x.slots.at(x.requested)
 		if x.requested == x.n || len(b) > len(s.rdv) {
 			return errUnexpected
 		}
@@ -177,7 +177,7 @@ func (x *sender) updated(b []byte) error {
 	case seq < uint64(x.tail):
 		return nil // the message is done without it
 	case seq < uint64(x.posted):
-		return x.updater.SendRdvUpdate(&x.slot(int(seq)).p, b)
+		return x.updater.SendRdvUpdate(&x.slots.at(int(seq)).p, b)
 	}
 	e := &x.early[int(seq)%len(x.slots)]
 	*e = append(binary.LittleEndian.AppendUint32(*e, uint32(len(b))), b...)
@@ -189,7 +189,7 @@ func (x *sender) catchUp() error {
 	e := &x.early[x.posted%len(x.slots)]
 	for b := *e; len(b) > 0; {
 		n := 4 + binary.LittleEndian.Uint32(b)
-		if err := x.updater.SendRdvUpdate(&x.slot(x.posted).p, b[4:n]); err != nil {
+		if err := x.updater.SendRdvUpdate(&x.slots.at(x.posted).p, b[4:n]); err != nil {
 			return err
 		}
 		b = b[n:]

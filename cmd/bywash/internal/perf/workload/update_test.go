@@ -105,7 +105,7 @@ func TestMailThatDoesNotBelongIsRefused(t *testing.T) {
 		{"end before all requests", controlOver, nil, false},
 	} {
 		x := &sender{updateSink: newUpdateSink(nil, 16, 4), requested: 3}
-		x.ring = ring{box: &controlLink{kind: c.kind}, slots: make([]slot, 4), n: 10, posted: 2, tail: 2}
+		x.direction = direction{box: &controlLink{kind: c.kind}, slots: make([]slot, 4), n: 10, posted: 2, tail: 2}
 		x.early = make([][]byte, len(x.slots))
 		for k := range x.slots {
 			x.slots[k].rdv = make([]byte, 16)
