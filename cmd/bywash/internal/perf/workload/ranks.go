@@ -65,25 +65,16 @@ func (b *sessionBench) pairs(j *bench.Round) error {
 
 // turns is a ping-pong of rank 0 with one peer after the other.
 func (b *sessionBench) turns(j *bench.Round) error {
-	peers, leader := uint64(b.s.Size()-1), b.s.Gate(0)
-	if !j.Lead {
-		for seq := uint64(b.s.Rank() - 1); seq < uint64(j.N); seq += peers {
-			if err := b.receiveFrom(j, leader, seq); err != nil {
-				return err
-			}
-			if err := b.sendTo(j, leader, ^seq); err != nil {
-				return err
-			}
-		}
-		return nil
+	peers := uint64(b.s.Size() - 1)
+	if j.Lead {
+		return j.Timed(func(seq uint64) error { return b.bounce(j, b.s.Gate(1+int(seq%peers)), seq) })
 	}
-	return j.Timed(func(seq uint64) error {
-		g := b.s.Gate(1 + int(seq%peers))
-		if err := b.sendTo(j, g, seq); err != nil {
+	for seq := uint64(b.s.Rank() - 1); seq < uint64(j.N); seq += peers {
+		if err := b.bounce(j, b.s.Gate(0), seq); err != nil {
 			return err
 		}
-		return b.receiveFrom(j, g, ^seq)
-	})
+	}
+	return nil
 }
 
 // bulkSize is the size of the messages that are sent beside a measurement.
@@ -94,8 +85,7 @@ const bulkSize = bench.MiB
 func (b *sessionBench) beside(j *bench.Round) error {
 	ctx, rank := j.Stop.Ctx, b.s.Rank()
 	if rank == 1 {
-		return j.PingPong(func(j *bench.Round, seq uint64) error { return b.sendTo(j, b.s.Gate(0), seq) },
-			func(j *bench.Round, seq uint64) error { return b.receiveFrom(j, b.s.Gate(0), seq) })
+		return j.Timed(func(seq uint64) error { return b.bounce(j, b.s.Gate(0), seq) })
 	}
 	if rank > 1 {
 		return b.sendBulk(ctx)
@@ -111,10 +101,7 @@ func (b *sessionBench) beside(j *bench.Round) error {
 		}
 	}
 	err := j.Timed(func(seq uint64) error {
-		if err := b.sendTo(j, b.s.Gate(1), seq); err != nil {
-			return err
-		}
-		if err := b.receiveFrom(j, b.s.Gate(1), ^seq); err != nil {
+		if err := b.bounce(j, b.s.Gate(1), seq); err != nil {
 			return err
 		}
 		for from := 2; from < len(reqs); from++ {
@@ -172,53 +159,38 @@ func (b *sessionBench) sendBulk(ctx context.Context) error {
 
 // exchange sends a message to each rank and receives one from each. A rank continues when it has received all of its
 // messages, so that no rank is more than one operation ahead.
-func (b *sessionBench) exchange(j *bench.Round, seq uint64) error {
+func (b *sessionBench) exchange(j *bench.Round, seq uint64) (err error) {
 	ctx, n := j.Stop.Ctx, b.s.Size()
 	// The pattern differs for each operation, sender and receiver.
 	pattern := func(from, to int) uint64 { return (seq*uint64(n)+uint64(from))*uint64(n) + uint64(to) }
-	for k := 1; k < n; k++ {
-		r, err := b.gate(-k).Irecv(tagData, b.in[k-1])
-		if err != nil {
+	for k := range n - 1 {
+		if b.reqs[k], err = b.gate(-k-1).Irecv(tagData, b.in[k]); err != nil {
 			return err
 		}
-		b.reqs[k-1] = r
 	}
-	for k := 1; k < n; k++ {
-		g := b.gate(k)
+	for k := range n - 1 {
+		g := b.gate(k + 1)
 		if j.Validate {
-			bench.Fill(b.out[k-1], pattern(b.s.Rank(), g.Rank()))
+			bench.Fill(b.out[k], pattern(b.s.Rank(), g.Rank()))
 		}
-		r, err := g.Isend(tagData, b.out[k-1])
-		if err != nil {
+		if b.sent[k], err = g.Isend(tagData, b.out[k]); err != nil {
 			return err
 		}
-		b.sent[k-1] = r
 	}
-	for k := 1; k < n; k++ {
-		if err := b.await(ctx, &b.reqs[k-1]); err != nil {
+	for k := range n - 1 {
+		if _, err := b.reqs[k].Wait(ctx); err != nil {
 			return err
 		}
 		if j.Validate {
-			if err := bench.Verify(b.in[k-1], pattern(b.gate(-k).Rank(), b.s.Rank())); err != nil {
+			if err := bench.Verify(b.in[k], pattern(b.gate(-k-1).Rank(), b.s.Rank())); err != nil {
 				return err
 			}
 		}
 	}
-	for k := 1; k < n; k++ {
-		if err := b.await(ctx, &b.sent[k-1]); err != nil {
+	for _, r := range b.sent[:n-1] {
+		if _, err := r.Wait(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// await waits for a request, if one was made.
-func (b *sessionBench) await(ctx context.Context, r **session.Request) error {
-	x := *r
-	if x == nil {
-		return nil
-	}
-	*r = nil
-	_, err := x.Wait(ctx)
-	return err
 }

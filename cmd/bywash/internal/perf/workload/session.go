@@ -96,7 +96,7 @@ func (b *sessionBench) Check(c *bench.Case) error {
 		return bench.ErrOrder
 	case c.Peers > 0:
 		return bench.Skipf("--peers is for drivers")
-	case (c.Test == bench.Rate || c.Test == bench.AMRate) && c.Size > b.g.MaxActive():
+	case bench.InfoOf(c.Test).Messages && c.Size > b.g.MaxActive():
 		return bench.Skipf("active messages have at most %d bytes", b.g.MaxActive())
 	}
 	return nil
@@ -116,7 +116,7 @@ func (b *sessionBench) Prepare(c *bench.Case) ([]byte, error) {
 	case bench.BesideLat:
 		b.bulk = make([]byte, bulkSize)
 	}
-	room := max(bench.Line, (c.Size+bench.Line-1)&^(bench.Line-1))
+	room := lines(c.Size)
 	mem := make([]byte, 2*w*room)
 	if c.Arena() {
 		var err error
@@ -200,7 +200,7 @@ func (b *sessionBench) Run(j *bench.Round) error {
 	case info.OneSided && !j.Lead:
 		return nil // passive
 	case j.Test == bench.Lat || j.Test == bench.TagLat:
-		return j.PingPong(b.send, b.receive)
+		return j.Timed(func(seq uint64) error { return b.bounce(j, b.g, seq) })
 	case j.Test == bench.WakeLat:
 		return b.wake(j)
 	case j.Test == bench.TurnLat:
@@ -227,41 +227,43 @@ const pause = 2 * time.Millisecond
 func (b *sessionBench) wake(j *bench.Round) error {
 	begin := time.Now()
 	for i := range uint64(j.N) {
-		if !j.Lead {
-			if err := b.receive(j, i); err != nil {
-				return err
-			}
-			if err := b.send(j, ^i); err != nil {
-				return err
-			}
-			continue
+		if j.Lead {
+			time.Sleep(pause)
 		}
-		time.Sleep(pause)
 		start := time.Now()
-		if err := b.send(j, i); err != nil {
+		if err := b.bounce(j, b.g, i); err != nil {
 			return err
 		}
-		if err := b.receive(j, ^i); err != nil {
-			return err
+		if j.Lead {
+			j.Rec.Add(time.Since(start), 1)
 		}
-		j.Rec.Add(time.Since(start), 1)
 	}
 	j.Elapsed = time.Since(begin)
 	return nil
 }
 
-func (b *sessionBench) send(j *bench.Round, seq uint64) error { return b.sendTo(j, b.g, seq) }
+// bounce does a ping-pong with a rank: the leader's message has the number, and the answer its complement.
+func (b *sessionBench) bounce(j *bench.Round, g *session.Gate, seq uint64) error {
+	if !j.Lead {
+		if err := b.receive(j, g, seq); err != nil {
+			return err
+		}
+		return b.send(j, g, ^seq)
+	}
+	if err := b.send(j, g, seq); err != nil {
+		return err
+	}
+	return b.receive(j, g, ^seq)
+}
 
-func (b *sessionBench) sendTo(j *bench.Round, g *session.Gate, seq uint64) error {
+func (b *sessionBench) send(j *bench.Round, g *session.Gate, seq uint64) error {
 	if j.Validate {
 		bench.Fill(b.out[0], seq)
 	}
 	return g.Send(j.Stop.Ctx, tagData, b.out[0])
 }
 
-func (b *sessionBench) receive(j *bench.Round, seq uint64) error { return b.receiveFrom(j, b.g, seq) }
-
-func (b *sessionBench) receiveFrom(j *bench.Round, g *session.Gate, seq uint64) error {
+func (b *sessionBench) receive(j *bench.Round, g *session.Gate, seq uint64) error {
 	n, err := g.Recv(j.Stop.Ctx, tagData, b.in[0])
 	if err != nil || !j.Validate {
 		return err
@@ -291,54 +293,56 @@ func (b *sessionBench) access(uint64) error {
 
 // stream runs tests of throughput, with as many requests under way as the window allows.
 func (b *sessionBench) stream(j *bench.Round) error {
-	ctx := j.Stop.Ctx
-	one := func(i int) (*session.Request, error) { return b.begin(j, i) }
-	if j.Test == bench.Rate || j.Test == bench.AMRate {
-		if !j.Lead {
-			for b.got.Load() < int64(j.N) {
-				if !b.s.Progress() && ctx.Err() != nil {
-					return context.Cause(ctx)
-				}
-			}
-			b.got.Store(0)
-			if bad := b.bad.Load(); bad != nil {
-				return *bad
-			}
-			return b.g.Send(ctx, tagAck, nil)
+	ctx, info, w := j.Stop.Ctx, bench.InfoOf(j.Test), len(b.reqs)
+	switch {
+	case info.Messages && !j.Lead:
+		if err := b.count(j); err != nil {
+			return err
 		}
-	}
-	if j.Goroutines > 0 {
+	case j.Goroutines > 0:
 		if err := b.together(j); err != nil {
 			return err
 		}
-		_, err := b.g.Recv(ctx, tagAck, nil)
-		return err
-	}
-	for i := range j.N + len(b.reqs) {
-		if err := b.settle(j, i); err != nil {
-			return err
-		}
-		if w := len(b.reqs); j.Test == bench.PutBW && j.Validate && i > 0 && (i%w == 0 && i <= j.N || i == j.N) {
-			if err := b.inspectPuts(j, i); err != nil {
+	default:
+		for i := range j.N + w {
+			if err := b.settle(j, i); err != nil {
 				return err
 			}
-		}
-		if i < j.N {
-			r, err := one(i)
-			if err != nil {
-				return err
+			if j.Test == bench.PutBW && j.Validate && i > 0 && (i%w == 0 && i <= j.N || i == j.N) {
+				if err := b.inspectPuts(j, i); err != nil {
+					return err
+				}
 			}
-			b.reqs[i%len(b.reqs)] = r
+			if i < j.N {
+				var err error
+				if b.reqs[i%w], err = b.begin(j, i); err != nil {
+					return err
+				}
+			}
 		}
 	}
-	if bench.InfoOf(j.Test).OneSided {
+	switch {
+	case info.OneSided:
 		return nil
-	}
-	if !b.sends(j) {
+	case !b.sends(j):
 		return b.g.Send(ctx, tagAck, nil)
 	}
 	_, err := b.g.Recv(ctx, tagAck, nil)
 	return err
+}
+
+// count waits for the active messages of a round.
+func (b *sessionBench) count(j *bench.Round) error {
+	for b.got.Load() < int64(j.N) {
+		if !b.s.Progress() && j.Stop.Ctx.Err() != nil {
+			return context.Cause(j.Stop.Ctx)
+		}
+	}
+	b.got.Store(0)
+	if bad := b.bad.Load(); bad != nil {
+		return *bad
+	}
+	return nil
 }
 
 // together has goroutines send the active messages of a round, each of which waits until its message has left.
@@ -400,31 +404,23 @@ func (b *sessionBench) inspectPuts(j *bench.Round, i int) error {
 
 // begin starts operation i of a stream.
 func (b *sessionBench) begin(j *bench.Round, i int) (*session.Request, error) {
-	k := i % len(b.reqs)
-	at := 0
+	k, at := i%len(b.reqs), 0
 	if j.Validate {
 		at = k * b.room
-	}
-	switch {
-	case j.Test == bench.Rate || j.Test == bench.AMRate:
-		if j.Validate {
-			bench.Fill(b.out[k], uint64(i))
-		}
-		return b.g.AM(1, nil, b.out[k])
-	case j.Test == bench.PutBW:
-		if j.Validate {
-			bench.Fill(b.out[k], uint64(i))
-		}
-		return b.g.Iput(b.remote, at, b.out[k])
-	case j.Test == bench.GetBW:
-		if j.Validate {
+		if j.Test == bench.GetBW {
 			clear(b.in[k])
-		}
-		return b.g.Iget(b.remote, at, b.in[k])
-	case b.sends(j):
-		if j.Validate {
+		} else if b.sends(j) {
 			bench.Fill(b.out[k], b.salt+uint64(i))
 		}
+	}
+	switch {
+	case bench.InfoOf(j.Test).Messages:
+		return b.g.AM(1, nil, b.out[k])
+	case j.Test == bench.PutBW:
+		return b.g.Iput(b.remote, at, b.out[k])
+	case j.Test == bench.GetBW:
+		return b.g.Iget(b.remote, at, b.in[k])
+	case b.sends(j):
 		return b.g.Isend(tagData, b.out[k])
 	}
 	return b.g.Irecv(tagData, b.in[k])
