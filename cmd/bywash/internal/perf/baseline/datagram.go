@@ -124,77 +124,56 @@ func (d *spinDeadline) miss() error {
 
 // dgram is the state of a round on a datagram socket.
 type dgram struct {
-	k          *socket
-	j          *bench.Round
-	per        int    // datagrams a message
-	out, in    uint64 // datagrams to send, to receive
-	sent       uint64
-	acked      uint64 // number acknowledged by the other side
-	got        uint64
-	acksSent   uint64 // the last number acknowledged to the other side
-	window     uint64
-	buf        []byte
-	ack        [ackSize]byte
-	validating []byte
+	k        *socket
+	j        *bench.Round
+	per      int    // datagrams a message
+	out, in  uint64 // datagrams to send, to receive
+	sent     uint64
+	acked    uint64 // number acknowledged by the other side
+	got      uint64
+	acksSent uint64 // the last number acknowledged to the other side
+	window   uint64
+	buf      []byte
+	ack      [ackSize]byte
 }
 
 func (k *socket) streamDatagrams(j *bench.Round) error {
 	begin := time.Now()
-	per := datagrams(j.Size)
-	total := uint64(j.N) * uint64(per)
 	// The kernel charges about twice a datagram's size, at least 768 bytes.
 	w := uint64(max(1, min(bench.MaxWindow, k.rcvbuf/2/(2*min(j.Size, maxDatagram)+1024))))
-	d := &dgram{k: k, j: j, per: per, window: w, buf: make([]byte, maxDatagram+1)}
+	d := &dgram{k: k, j: j, per: datagrams(j.Size), window: w, buf: make([]byte, maxDatagram+1)}
 	if j.Lead || j.Test == bench.BiBW {
-		d.out = total
+		d.out = uint64(j.N) * uint64(d.per)
 	}
 	if !j.Lead || j.Test == bench.BiBW {
-		d.in = total
+		d.in = uint64(j.N) * uint64(d.per)
 	}
-	if j.Validate {
-		d.validating = make([]byte, j.Size)
-	}
-	if j.Blocking() && j.Test == bench.BiBW {
-		if err := unix.SetNonblock(k.fd, true); err != nil {
-			return err
+	late := spinDeadline{limit: lossTimeout}
+	err := k.pump(j, func() (todo int16, moved bool, err error) {
+		moved, err = d.step()
+		switch {
+		case err != nil || d.acked == d.out && d.got == d.in:
+			return 0, moved, err
+		case moved:
+			late = spinDeadline{limit: lossTimeout}
+			return unix.POLLIN, true, nil
 		}
-		defer unix.SetNonblock(k.fd, false)
-	}
-	if err := d.run(); err != nil {
-		return err
-	}
+		return unix.POLLIN, false, late.miss()
+	})
 	j.Elapsed = time.Since(begin)
-	return nil
+	return err
 }
 
-func (d *dgram) run() error {
-	sp := d.k.spinner()
-	late := spinDeadline{limit: lossTimeout}
-	return sp.Until(func() (bool, error) {
-		for d.acked < d.out || d.got < d.in {
-			moved, err := d.step()
-			switch {
-			case err != nil:
-				return false, err
-			case moved:
-				late = spinDeadline{limit: lossTimeout}
-				continue
-			}
-			if d.j.Blocking() && d.j.Test == bench.BiBW {
-				d.k.poll(false, true)
-			}
-			return false, late.miss()
-		}
-		return true, nil
-	})
-}
+// room reports whether the next datagram may be sent.
+func (d *dgram) room() bool { return d.sent < d.out && d.sent-d.acked < d.window }
 
 func (d *dgram) step() (moved bool, err error) {
-	for d.sent < d.out && d.sent-d.acked < d.window {
-		if d.sent%uint64(d.per) == 0 {
+	for ; d.room(); moved = true {
+		at := int(d.sent % uint64(d.per))
+		if at == 0 {
 			d.k.message(d.j, d.sent/uint64(d.per))
 		}
-		n, err := d.k.write(d.k.fd, piece(d.k.out[:d.j.Size], int(d.sent%uint64(d.per))))
+		n, err := d.k.write(d.k.fd, piece(d.k.out[:d.j.Size], at))
 		if err != nil {
 			return false, err
 		}
@@ -202,11 +181,9 @@ func (d *dgram) step() (moved bool, err error) {
 			break
 		}
 		d.sent++
-		moved = true
 	}
 	for range burst {
-		room := d.sent < d.out && d.sent-d.acked < d.window
-		if d.got == d.in && (d.acked == d.out || room) {
+		if d.got == d.in && (d.acked == d.out || d.room()) {
 			break
 		}
 		n, err := d.k.read(d.k.fd, d.buf)
@@ -217,11 +194,8 @@ func (d *dgram) step() (moved bool, err error) {
 			break
 		}
 		moved = true
-		if err := d.take(d.buf[:n]); err != nil {
-			return false, err
-		}
-		if d.sent < d.out && d.sent-d.acked < d.window {
-			break
+		if err := d.take(d.buf[:n]); err != nil || d.room() {
+			return true, err
 		}
 	}
 	return moved, nil
@@ -238,14 +212,14 @@ func (d *dgram) take(b []byte) error {
 		d.acked = n
 		return nil
 	}
-	at := int(d.got % uint64(d.per))
-	if d.got >= d.in || len(b) != len(piece(d.k.in[:d.j.Size], at)) {
+	at, in := int(d.got%uint64(d.per)), d.k.in[:d.j.Size]
+	if d.got >= d.in || len(b) != len(piece(in, at)) {
 		return errDatagram
 	}
 	if d.j.Validate {
-		copy(d.validating[at*maxDatagram:], b)
+		copy(piece(in, at), b)
 		if at == d.per-1 {
-			if err := bench.Verify(d.validating, d.got/uint64(d.per)); err != nil {
+			if err := bench.Verify(in, d.got/uint64(d.per)); err != nil {
 				return err
 			}
 		}

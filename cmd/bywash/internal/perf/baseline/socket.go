@@ -293,11 +293,10 @@ func (k *socket) full(call func(int, []byte) (int, error), fd int, b []byte) err
 }
 
 func (k *socket) Check(c *bench.Case) error {
-	if bench.InfoOf(c.Test).Session {
+	switch info := bench.InfoOf(c.Test); {
+	case info.Session:
 		return bench.Skipf("%s: %s is a test of -d session", k.kind, c.Test)
-	}
-	switch {
-	case bench.InfoOf(c.Test).OneSided:
+	case info.OneSided:
 		return bench.Skipf("%s has no one-sided access", k.kind)
 	case c.Peers > 0:
 		return bench.Skipf("--peers is for drivers")
@@ -307,7 +306,7 @@ func (k *socket) Check(c *bench.Case) error {
 		return bench.Skipf("sock-udp has no connections")
 	case k.kind == bench.SockUDP && c.Test == bench.BiBW && c.Size%maxDatagram == ackSize:
 		return bench.Skipf("sock-udp cannot do bibw with messages of %d bytes", c.Size)
-	case c.Size == 0 && bench.InfoOf(c.Test).Fixed == 0 && k.kind != bench.SockUDP:
+	case c.Size == 0 && info.Fixed == 0 && k.kind != bench.SockUDP:
 		return bench.Skipf("%s has no empty messages", k.kind)
 	}
 	return nil
@@ -366,15 +365,13 @@ func (k *socket) Run(j *bench.Round) error {
 }
 
 func (k *socket) runConnect(j *bench.Round) error {
+	connect := k.accept
+	if j.Lead {
+		connect = k.dial
+	}
 	for range j.N {
 		begin := time.Now()
-		var fd int
-		var err error
-		if j.Lead {
-			fd, err = k.dial()
-		} else {
-			fd, err = k.accept()
-		}
+		fd, err := connect()
 		if err != nil {
 			return err
 		}

@@ -33,20 +33,16 @@ func (k *socket) openStar(j *bench.Round) (*star, error) {
 			x.root, x.local = append(x.root, fds[0]), append(x.local, fds[1])
 		}
 	}
+	connect, ends := k.accept, &x.local
+	if j.Lead {
+		connect, ends = k.dial, &x.root
+	}
 	for range bench.GroupEach {
-		connect := k.accept
-		if j.Lead {
-			connect = k.dial
-		}
 		fd, err := connect()
 		if err != nil {
 			return x, err
 		}
-		if j.Lead {
-			x.root = append(x.root, fd)
-		} else {
-			x.local = append(x.local, fd)
-		}
+		*ends = append(*ends, fd)
 	}
 	for _, fd := range append(x.root, x.local...) {
 		if err := unix.SetNonblock(fd, !j.Blocking()); err != nil {
@@ -71,45 +67,34 @@ func (k *socket) runGroup(j *bench.Round) (err error) {
 			return err
 		}
 	}
+	x, b := k.star, []byte{1}
 	return j.Timed(func(seq uint64) error {
 		if j.Test == bench.Bcast {
-			if err := k.star.spread(j, seq); err != nil {
+			if err := x.spread(j, seq); err != nil {
 				return err
 			}
-			return k.star.gather()
+			return x.pass(x.local, x.root, b, b)
 		}
-		if err := k.star.gather(); err != nil {
+		if err := x.pass(x.local, x.root, b, b); err != nil {
 			return err
 		}
-		return k.star.release()
+		return x.pass(x.root, x.local, b, b)
 	})
 }
 
-func all(fds []int, f func(int, []byte) error, b []byte) error {
-	for _, fd := range fds {
-		if err := f(fd, b); err != nil {
+// pass writes to sockets, and then reads from others.
+func (x *star) pass(to, from []int, out, in []byte) error {
+	for _, fd := range to {
+		if err := x.k.writeFull(fd, out); err != nil {
+			return err
+		}
+	}
+	for _, fd := range from {
+		if err := x.k.readFull(fd, in); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// gather makes each member send to the root.
-func (x *star) gather() error {
-	b := []byte{1}
-	if err := all(x.local, x.k.writeFull, b); err != nil {
-		return err
-	}
-	return all(x.root, x.k.readFull, b)
-}
-
-// release makes the root send to each member.
-func (x *star) release() error {
-	b := []byte{1}
-	if err := all(x.root, x.k.writeFull, b); err != nil {
-		return err
-	}
-	return all(x.local, x.k.readFull, b)
 }
 
 // spread sends the root's bytes to each member.
@@ -120,10 +105,7 @@ func (x *star) spread(j *bench.Round, seq uint64) error {
 	}
 	for at := 0; at < j.Size; at += starChunk {
 		end := min(j.Size, at+starChunk)
-		if err := all(x.root, x.k.writeFull, out[at:end]); err != nil {
-			return err
-		}
-		if err := all(x.local, x.k.readFull, in[at:end]); err != nil {
+		if err := x.pass(x.root, x.local, out[at:end], in[at:end]); err != nil {
 			return err
 		}
 	}

@@ -35,8 +35,6 @@ type byteFlow struct {
 	seq     uint64
 }
 
-func (f *byteFlow) done() bool { return f.left == 0 }
-
 // step moves as many bytes as the socket takes, at most a burst.
 func (f *byteFlow) step() (moved bool, err error) {
 	for range burst {
@@ -90,16 +88,29 @@ func (f *byteFlow) advance(n int) error {
 // stream runs bw, rate and bibw on a stream socket.
 func (k *socket) stream(j *bench.Round) error {
 	begin := time.Now()
-	out := byteFlow{k: k, j: j, left: j.N}
-	in := byteFlow{k: k, j: j, left: j.N, reading: true}
-	if j.Test != bench.BiBW {
-		if j.Lead {
-			in.left = 0
-		} else {
-			out.left = 0
-		}
+	out := byteFlow{k: k, j: j}
+	in := byteFlow{k: k, j: j, reading: true}
+	if j.Lead || j.Test == bench.BiBW {
+		out.left = j.N
 	}
-	if err := k.pump(j, &out, &in); err != nil {
+	if !j.Lead || j.Test == bench.BiBW {
+		in.left = j.N
+	}
+	err := k.pump(j, func() (todo int16, moved bool, err error) {
+		m1, err := out.step()
+		if err != nil {
+			return 0, false, err
+		}
+		m2, err := in.step()
+		if out.left > 0 {
+			todo |= unix.POLLOUT
+		}
+		if in.left > 0 {
+			todo |= unix.POLLIN
+		}
+		return todo, m1 || m2, err
+	})
+	if err != nil {
 		return err
 	}
 	ack := []byte{1}
@@ -113,7 +124,8 @@ func (k *socket) stream(j *bench.Round) error {
 	return nil
 }
 
-func (k *socket) pump(j *bench.Round, out, in *byteFlow) error {
+// pump makes steps until one returns that nothing is to be done any more, and no events of poll(2) for which to wait.
+func (k *socket) pump(j *bench.Round, step func() (todo int16, moved bool, err error)) error {
 	both := j.Test == bench.BiBW && j.Blocking()
 	if both {
 		// One thread cannot sleep in the calls of two directions.
@@ -123,36 +135,18 @@ func (k *socket) pump(j *bench.Round, out, in *byteFlow) error {
 		defer unix.SetNonblock(k.fd, false)
 	}
 	sp := k.spinner()
-	for !out.done() || !in.done() {
-		m1, err := out.step()
-		if err != nil {
+	for {
+		todo, moved, err := step()
+		switch {
+		case err != nil || todo == 0:
 			return err
-		}
-		m2, err := in.step()
-		if err != nil {
-			return err
-		}
-		if m1 || m2 {
+		case moved:
 			continue
-		}
-		if both {
-			k.poll(in.done(), out.done())
+		case both:
+			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(k.fd), Events: todo}}, 200)
 		}
 		if err := sp.Miss(); err != nil {
 			return err
 		}
 	}
-	return nil
-}
-
-// poll sleeps until the socket can be read or written, for the directions that are not done.
-func (k *socket) poll(inDone, outDone bool) {
-	p := []unix.PollFd{{Fd: int32(k.fd)}}
-	if !inDone {
-		p[0].Events |= unix.POLLIN
-	}
-	if !outDone {
-		p[0].Events |= unix.POLLOUT
-	}
-	_, _ = unix.Poll(p, 200)
 }
