@@ -23,11 +23,7 @@ type controlLink struct {
 	bs        driver.BufferSender
 	br        driver.BufferReceiver
 	rw        driver.RecvWaiter
-	out, in   driver.Packet
-	outBuf    []byte
-	inBuf     []byte
-	outIOV    [1][]byte
-	inIOV     [1][]byte
+	out, in   *slot
 	sending   bool
 	receiving bool
 	updates   bool // are possible
@@ -46,7 +42,8 @@ func (m *controlLink) init(l *link) {
 		m.rw, _ = l.si.(driver.RecvWaiter)
 	}
 	n := max(64, controlSize(&l.lcaps))
-	m.outBuf, m.inBuf = make([]byte, n), make([]byte, n)
+	both := slots([][]byte{make([]byte, n), make([]byte, n)})
+	m.out, m.in = &both[0], &both[1]
 }
 
 // controlSize returns the size of the longest control message in bytes.
@@ -73,19 +70,20 @@ func (m *controlLink) trySend(kind byte, b []byte) (bool, error) {
 }
 
 func (m *controlLink) write(kind byte, b []byte) error {
+	p, to := &m.out.p, m.out.buf
 	if m.bs != nil {
-		if err := m.bs.SendBufGet(&m.out); err != nil {
+		if err := m.bs.SendBufGet(p); err != nil {
 			return err
 		}
-		m.out.Buf[0] = kind
-		copy(m.out.Buf[1:], b)
-		return m.bs.SendBufPost(&m.out, 1+len(b))
+		to = p.Buf
 	}
-	m.outBuf[0] = kind
-	copy(m.outBuf[1:], b)
-	m.outIOV[0] = m.outBuf[:1+len(b)]
-	m.out.IOV = m.outIOV[:]
-	return m.inst.SendPost(&m.out)
+	to[0] = kind
+	n := 1 + copy(to[1:], b)
+	if m.bs != nil {
+		return m.bs.SendBufPost(p, n)
+	}
+	p.IOV[0] = to[:n]
+	return m.inst.SendPost(p)
 }
 
 // unlessBusy returns nil for ErrBusy, and other errors unchanged.
@@ -99,7 +97,7 @@ func unlessBusy(err error) error {
 // flush reports whether no control message is being sent.
 func (m *controlLink) flush() (bool, error) {
 	if m.sending {
-		done, err := m.inst.SendPoll(&m.out)
+		done, err := m.inst.SendPoll(&m.out.p)
 		if err != nil {
 			return false, err
 		}
@@ -112,14 +110,12 @@ func (m *controlLink) flush() (bool, error) {
 // receive that is posted stays posted.
 func (m *controlLink) tryRecv(dst []byte) (n int, ok bool, err error) {
 	if m.br == nil && !m.receiving {
-		m.inIOV[0] = m.inBuf
-		m.in.IOV = m.inIOV[:]
-		if err := m.inst.RecvPost(&m.in); err != nil {
+		if err := m.inst.RecvPost(&m.in.p); err != nil {
 			return 0, false, unlessBusy(err)
 		}
 		m.receiving = true
 	}
-	done, err := m.inst.RecvPoll(&m.in)
+	done, err := m.inst.RecvPoll(&m.in.p)
 	if err != nil || !done {
 		return 0, false, err
 	}
@@ -130,19 +126,19 @@ var errUnexpected = errors.New("unexpected control message from the other side")
 
 func (m *controlLink) take(dst []byte) (n int, ok bool, err error) {
 	m.receiving = false
-	b := m.inBuf
+	p, b := &m.in.p, m.in.buf
 	if m.br != nil {
-		b = m.in.Buf
+		b = p.Buf
 	}
-	if m.in.N < 1 || m.in.N > len(b) || m.in.N-1 > len(dst) {
+	if p.N < 1 || p.N > len(b) || p.N-1 > len(dst) {
 		return 0, false, errUnexpected
 	}
 	if m.kind = b[0]; m.kind != controlPlain && (!m.updates || m.kind > controlOver) {
 		return 0, false, errUnexpected
 	}
-	n = copy(dst, b[1:m.in.N])
+	n = copy(dst, b[1:p.N])
 	if m.br != nil {
-		err = m.br.RecvBufRelease(&m.in)
+		err = m.br.RecvBufRelease(p)
 	}
 	return n, true, err
 }
@@ -155,7 +151,7 @@ func (m *controlLink) await(j *bench.Round, dst []byte) (n int, err error) {
 		if ok || err != nil || !j.Blocking() || m.rw == nil {
 			return ok, err
 		}
-		if err := m.rw.RecvWait(j.Stop.Ctx, &m.in); err != nil {
+		if err := m.rw.RecvWait(j.Stop.Ctx, &m.in.p); err != nil {
 			return false, j.Stop.Why(err)
 		}
 		n, ok, err = m.take(dst)

@@ -29,6 +29,8 @@ type group struct {
 	lead    bool
 	blocks  bool
 	names   groupNames
+	name    nic.Name
+	root    nic.Name
 	members [bench.GroupEach]member
 	arena   *driver.Arena
 	joined  bool
@@ -94,23 +96,25 @@ func (m *member) register(l *link, arena *driver.Arena, name string) (err error)
 }
 
 // start joins the lead's group. It does not wait for the other end.
-func (g *group) start(blob []byte) error {
+func (g *group) start(blob []byte) (err error) {
 	if !g.lead {
 		if err := json.Unmarshal(blob, &g.names); err != nil {
 			return fmt.Errorf("the other side's group: %w", err)
 		}
 	}
-	name, err := nic.MakeName(g.names.Group)
-	if err != nil {
+	if g.name, err = nic.MakeName(g.names.Group); err != nil {
 		return err
 	}
-	return g.each(func(m *member) error { return m.p.JoinGroup(0, name, bench.GroupSize) })
+	if g.root, err = nic.MakeName(g.names.Root); err != nil {
+		return err
+	}
+	return each(g.members[:], func(m *member) error { return m.p.JoinGroup(0, g.name, bench.GroupSize) })
 }
 
-// each calls post for every member.
-func (g *group) each(post func(*member) error) error {
-	for k := range g.members {
-		m := &g.members[k]
+// each calls post for members.
+func each(members []member, post func(*member) error) error {
+	for k := range members {
+		m := &members[k]
 		if err := post(m); err != nil {
 			return err
 		}
@@ -121,32 +125,26 @@ func (g *group) each(post func(*member) error) error {
 	return nil
 }
 
-// await waits for a doorbell of a member.
-func (g *group) await(m *member, doorbell func(int) (nic.State, int), sp *bench.Spinner) error {
-	for {
-		seen := m.p.RingTail()
-		state, _ := doorbell(0)
+// await waits for a doorbell of members.
+func (g *group) await(members []member, doorbell func(*nic.Process, int) (nic.State, int), sp *bench.Spinner) error {
+	for k := 0; k < len(members); {
+		p := members[k].p
+		seen := p.RingTail()
+		state, _ := doorbell(p, 0)
 		switch {
 		case state == nic.Done:
-			return nil
+			k++
+			continue
 		case state.Rung():
 			return fmt.Errorf("qnix: NIC status: %v", state)
-		case m.p.Gone():
+		case p.Gone():
 			return nic.ErrGone
 		case g.blocks:
-			if err := m.p.Wait(seen, time.Second); err != nil {
+			if err := p.Wait(seen, time.Second); err != nil {
 				return err
 			}
 		}
 		if err := sp.Miss(); err != nil {
-			return err
-		}
-	}
-}
-
-func (g *group) awaitSends(sp *bench.Spinner) error {
-	for k := range g.members {
-		if err := g.await(&g.members[k], g.members[k].p.SendDoorbell, sp); err != nil {
 			return err
 		}
 	}
@@ -155,71 +153,55 @@ func (g *group) awaitSends(sp *bench.Spinner) error {
 
 func (g *group) run(j *bench.Round) error {
 	sp := bench.NewSpinner(j.Stop, true) // the NIC may need the processor
+	all := g.members[:]
 	if !g.joined {
-		if err := g.awaitSends(&sp); err != nil {
+		if err := g.await(all, (*nic.Process).SendDoorbell, &sp); err != nil {
 			return err
 		}
 		g.joined = true
 	}
-	name, err := nic.MakeName(g.names.Group)
-	if err != nil {
-		return err
-	}
-	root, err := nic.MakeName(g.names.Root)
-	if err != nil {
-		return err
-	}
 	return j.Timed(func(seq uint64) error {
-		if j.Test == bench.Barrier {
-			if err := g.each(func(m *member) error { return m.p.Barrier(0, name, bench.GroupSize) }); err != nil {
-				return err
-			}
-			return g.awaitSends(&sp)
+		if j.Test == bench.Bcast {
+			return g.broadcast(j, seq, &sp)
 		}
-		return g.broadcast(j, name, root, seq, &sp)
+		if err := each(all, func(m *member) error { return m.p.Barrier(0, g.name, bench.GroupSize) }); err != nil {
+			return err
+		}
+		return g.await(all, (*nic.Process).SendDoorbell, &sp)
 	})
 }
 
-func (g *group) broadcast(j *bench.Round, name, root nic.Name, seq uint64, sp *bench.Spinner) error {
-	receivers := g.members[:]
+func (g *group) broadcast(j *bench.Round, seq uint64, sp *bench.Spinner) error {
+	sender, receivers := g.members[:0], g.members[:]
 	if g.lead {
-		receivers = receivers[1:]
+		sender, receivers = g.members[:1], g.members[1:]
 	}
-	for k := range receivers {
-		m := &receivers[k]
-		x := nic.Message{Peer: root, Tag: groupTag, Len: j.Size, Flags: nic.Doorbell, Descriptors: m.desc[:]}
-		if err := m.p.Post(nic.Receive, 0, &x); err != nil {
-			return err
-		}
-		if err := m.p.Kick(); err != nil {
-			return err
-		}
+	err := each(receivers, func(m *member) error {
+		x := nic.Message{Peer: g.root, Tag: groupTag, Len: j.Size, Flags: nic.Doorbell, Descriptors: m.desc[:]}
+		return m.p.Post(nic.Receive, 0, &x)
+	})
+	if err != nil {
+		return err
 	}
-	if g.lead {
-		m := &g.members[0]
+	err = each(sender, func(m *member) error {
 		if j.Validate {
 			bench.Fill(m.buf, seq)
 		}
 		x := nic.Message{Tag: groupTag, Len: j.Size, Flags: nic.Doorbell, Descriptors: m.desc[:]}
-		if err := m.p.Broadcast(0, name, &x, false); err != nil {
-			return err
-		}
-		if err := m.p.Kick(); err != nil {
-			return err
-		}
-		if err := g.await(m, m.p.SendDoorbell, sp); err != nil {
-			return err
-		}
+		return m.p.Broadcast(0, g.name, &x, false)
+	})
+	if err != nil {
+		return err
+	}
+	if err := g.await(sender, (*nic.Process).SendDoorbell, sp); err != nil {
+		return err
+	}
+	if err := g.await(receivers, (*nic.Process).ReceiveDoorbell, sp); err != nil || !j.Validate {
+		return err
 	}
 	for k := range receivers {
-		m := &receivers[k]
-		if err := g.await(m, m.p.ReceiveDoorbell, sp); err != nil {
+		if err := bench.Verify(receivers[k].buf, seq); err != nil {
 			return err
-		}
-		if j.Validate {
-			if err := bench.Verify(m.buf, seq); err != nil {
-				return err
-			}
 		}
 	}
 	return nil

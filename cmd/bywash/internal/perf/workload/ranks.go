@@ -91,51 +91,47 @@ func (b *sessionBench) beside(j *bench.Round) error {
 		return b.sendBulk(ctx)
 	}
 	reqs := make([]*session.Request, b.s.Size())
+	each := func(do func(from int) error) error {
+		for from := 2; from < len(reqs); from++ {
+			if err := do(from); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	post := func(from int) (err error) {
 		reqs[from], err = b.s.Gate(from).Irecv(tagBulk, b.bulk)
 		return err
 	}
-	for from := 2; from < len(reqs); from++ {
-		if err := post(from); err != nil {
+	renew := func(from int) error {
+		done, _, err := reqs[from].Test()
+		if err != nil || !done {
 			return err
 		}
+		return post(from)
+	}
+	end := func(from int) error {
+		err := b.s.Gate(from).Send(ctx, tagGo, nil)
+		for ; err == nil; err = post(from) {
+			if st, err := reqs[from].Wait(ctx); err != nil || st.Len == 0 {
+				return err
+			}
+		}
+		return err
+	}
+	if err := each(post); err != nil {
+		return err
 	}
 	err := j.Timed(func(seq uint64) error {
 		if err := b.bounce(j, b.s.Gate(1), seq); err != nil {
 			return err
 		}
-		for from := 2; from < len(reqs); from++ {
-			if done, _, err := reqs[from].Test(); err != nil {
-				return err
-			} else if done {
-				if err := post(from); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
+		return each(renew)
 	})
 	if err != nil {
 		return err
 	}
-	for from := 2; from < len(reqs); from++ {
-		if err := b.s.Gate(from).Send(ctx, tagGo, nil); err != nil {
-			return err
-		}
-		for {
-			st, err := reqs[from].Wait(ctx)
-			if err != nil {
-				return err
-			}
-			if st.Len == 0 {
-				break
-			}
-			if err := post(from); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return each(end)
 }
 
 // sendBulk sends messages to rank 0 until rank 0 sends the order to stop.

@@ -16,7 +16,6 @@ import (
 // requested ahead, so that the pipeline never drains.
 type receiver struct {
 	direction
-	updateSource
 	br     driver.BufferReceiver // nil: receive into slots
 	rw     driver.RecvWaiter     // nil: poll
 	prober driver.Prober         // nil: one peer
@@ -26,8 +25,8 @@ type receiver struct {
 }
 
 func (x *receiver) begin(n, limit int) {
-	x.n, x.limit, x.posted, x.asked, x.tail = n, limit, 0, 0, 0
-	x.resetUpdates(n)
+	x.direction.begin(n, limit)
+	x.asked = 0
 }
 
 func (x *receiver) done() bool { return x.tail == x.n && x.over && (x.box == nil || !x.box.sending) }
@@ -159,8 +158,8 @@ func (x *receiver) sleep() error {
 		time.Sleep(nap)
 		return nil
 	}
-	if err := x.rw.RecvWait(x.shortSleep.soon(x.stop), &x.slots.at(x.tail).p); err != nil {
-		return x.shortSleep.ended(x.stop, err)
+	if err := x.rw.RecvWait(x.naps.soon(x.stop), &x.slots.at(x.tail).p); err != nil {
+		return x.naps.ended(x.stop, err)
 	}
 	return x.took()
 }

@@ -14,13 +14,13 @@ import (
 func (l *link) prepareMessages() (blob []byte, err error) {
 	common := direction{stop: l.s.Stop, inst: l.si, validate: l.c.Validate, size: l.c.Size}
 	caps, ahead := &l.scaps, 1
-	var up driver.RdvUpdater
 	if l.onLarge(l.c.Size) {
 		// The request of the next ping travels during this one.
 		common.inst, common.box, caps, ahead = l.li, &l.box, &l.lcaps, 2
-		if up, err = l.updater(); err != nil {
+		if common.updater, err = l.updater(); err != nil {
 			return nil, err
 		}
+		common.naps.brief = common.updater != nil
 	}
 	depth := max(1, min(caps.SendDepth, caps.RecvDepth))
 	w := bench.Window(l.c.Size, depth)
@@ -35,8 +35,7 @@ func (l *link) prepareMessages() (blob []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	snd := &sender{direction: common, updateSink: newUpdateSink(up, l.lcaps.RdvSize, w)}
-	rcv := &receiver{direction: common, updateSource: newUpdateSource(up, l.lcaps.RdvSize)}
+	snd, rcv := &sender{direction: common}, &receiver{direction: common}
 	snd.slots, rcv.slots = slots(out), slots(in)
 	l.snd, l.rcv = snd, rcv
 	if l.c.Blocking() {
@@ -44,19 +43,30 @@ func (l *link) prepareMessages() (blob []byte, err error) {
 		rcv.rw, _ = common.inst.(driver.RecvWaiter)
 	}
 	if common.box != nil {
-		for i := range snd.slots {
-			snd.slots[i].rdv = make([]byte, l.lcaps.RdvSize)
-		}
-		if up != nil {
-			blob = []byte{1}
-		}
-		return blob, nil
+		return l.prepareRequests(), nil
 	}
 	l.useBuffers(snd, rcv)
 	if l.c.Peers > 0 {
 		rcv.prober, _ = l.small.(driver.Prober)
 	}
 	return nil, nil
+}
+
+// prepareRequests makes the memory for requests and updates of rdv data.
+func (l *link) prepareRequests() (blob []byte) {
+	snd, rcv, size := l.snd, l.rcv, l.lcaps.RdvSize
+	for i := range snd.slots {
+		snd.slots[i].rdv = make([]byte, size)
+	}
+	snd.note, rcv.note = make([]byte, 0, updateHead+size), make([]byte, 0, updateHead+size)
+	if snd.updater == nil {
+		return nil
+	}
+	snd.early = make([][]byte, len(snd.slots))
+	for k := range snd.early {
+		snd.early[k] = make([]byte, 0, 4*(4+size)) // it grows to what the messages need
+	}
+	return []byte{1}
 }
 
 // useBuffers makes messages use the driver's buffers, if it has them and the case wants them.

@@ -44,7 +44,11 @@ func slots(bufs [][]byte) ring {
 type direction struct {
 	stop     *bench.Stopper
 	inst     driver.Instance
-	box      *controlLink // carries requests of the large track; nil on the small track
+	box      *controlLink      // carries requests of the large track; nil on the small track
+	updater  driver.RdvUpdater // nil: the driver has no updates of rdv data
+	note     []byte            // the update that waits for room in the control link, or the last control message
+	over     bool              // no updates follow, or none are possible
+	naps     shortSleep
 	validate bool
 	size     int
 	slots    ring // a single one, without memory, where the driver has the buffers
@@ -52,6 +56,11 @@ type direction struct {
 	limit    int  // at most n: how many may be moved now
 	posted   int
 	tail     int
+}
+
+func (x *direction) begin(n, limit int) {
+	x.n, x.limit, x.posted, x.tail = n, limit, 0, 0
+	x.note, x.over = x.note[:0], x.updater == nil || n == 0
 }
 
 // burst bounds a step, so that the other direction gets its turn.
@@ -64,19 +73,22 @@ const nap = 20 * time.Microsecond
 // sender sends the messages of a round on either track.
 type sender struct {
 	direction
-	updateSink
 	bs        driver.BufferSender // nil: send from slots
 	sw        driver.SendWaiter   // nil: poll
 	requested int                 // messages that the other side has asked for; on the small track all
+	held      bool                // note is a request, and all slots are taken
+	early     [][]byte            // of each slot: updates that came before its message was posted, each behind its length
 }
 
 func (x *sender) begin(n, limit int) {
-	x.n, x.limit, x.posted, x.tail = n, limit, 0, 0
-	x.requested = n
+	x.direction.begin(n, limit)
+	x.requested, x.held = n, false
 	if x.box != nil {
 		x.requested = 0
 	}
-	x.resetUpdates(n)
+	for k := range x.early {
+		x.early[k] = x.early[k][:0]
+	}
 }
 
 // idle reports whether a step would do nothing.
@@ -153,8 +165,8 @@ func (x *sender) post() error {
 // sleep blocks until something may have changed, for --wait block.
 func (x *sender) sleep() error {
 	if x.tail < x.posted {
-		if err := x.sw.SendWait(x.shortSleep.soon(x.stop), &x.slots.at(x.tail).p); err != nil {
-			return x.shortSleep.ended(x.stop, err)
+		if err := x.sw.SendWait(x.naps.soon(x.stop), &x.slots.at(x.tail).p); err != nil {
+			return x.naps.ended(x.stop, err)
 		}
 		x.tail++
 		return nil

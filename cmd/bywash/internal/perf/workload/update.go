@@ -38,21 +38,6 @@ func (l *link) updater() (driver.RdvUpdater, error) {
 	return u, nil
 }
 
-// updateSource is the receiving side's part.
-type updateSource struct {
-	updater    driver.RdvUpdater // nil: the driver has no updates
-	note       []byte            // an update that waits for room in the control link, with its number
-	most       int               // bytes of an update
-	over       bool              // the control message that no update follows was sent, or none are possible
-	shortSleep shortSleep
-}
-
-func newUpdateSource(u driver.RdvUpdater, most int) updateSource {
-	return updateSource{updater: u, most: most, note: make([]byte, 0, updateHead+most), shortSleep: shortSleep{brief: u != nil}}
-}
-
-func (u *updateSource) resetUpdates(n int) { u.note, u.over = u.note[:0], u.updater == nil || n == 0 }
-
 // mailUpdates mails the updates that are due, at most one of each receive at a time.
 func (x *receiver) mailUpdates() (moved bool, err error) {
 	for k := x.tail; ; k++ {
@@ -74,8 +59,8 @@ func (x *receiver) mailUpdates() (moved bool, err error) {
 		if b == nil {
 			continue
 		}
-		if len(b) > x.most {
-			return moved, fmt.Errorf("message %d: an update of rdv data has %d bytes, RdvSize is %d", k, len(b), x.most)
+		if most := cap(x.note) - updateHead; len(b) > most {
+			return moved, fmt.Errorf("message %d: an update of rdv data has %d bytes, RdvSize is %d", k, len(b), most)
 		}
 		x.note = append(binary.LittleEndian.AppendUint64(x.note, uint64(k)), b...)
 	}
@@ -87,35 +72,6 @@ func (x *receiver) mailUpdates() (moved bool, err error) {
 		x.over, moved = ok, moved || ok
 	}
 	return moved, nil
-}
-
-// updateSink is the sending side's part.
-type updateSink struct {
-	updater    driver.RdvUpdater // nil: the driver has no updates
-	note       []byte            // the last control message
-	held       bool              // it is a request, and all slots are taken
-	over       bool              // no updates follow, or none are possible
-	early      [][]byte          // of each slot: updates that came before its message was posted, each behind its length
-	shortSleep shortSleep
-}
-
-func newUpdateSink(u driver.RdvUpdater, most, slots int) updateSink {
-	x := updateSink{updater: u, note: make([]byte, 0, updateHead+most), shortSleep: shortSleep{brief: u != nil}}
-	if u == nil {
-		return x
-	}
-	x.early = make([][]byte, slots)
-	for k := range x.early {
-		x.early[k] = make([]byte, 0, 4*(4+most)) // it grows to what the messages need
-	}
-	return x
-}
-
-func (u *updateSink) resetUpdates(n int) {
-	u.held, u.over = false, u.updater == nil || n == 0
-	for k := range u.early {
-		u.early[k] = u.early[k][:0]
-	}
 }
 
 // handleControl handles the requests and updates that have arrived. A request that finds no slot waits, and so do
@@ -200,8 +156,8 @@ func (x *sender) catchUp() error {
 
 // sleepForControl sleeps until a control message comes, and handles it.
 func (x *sender) sleepForControl() error {
-	if err := x.box.rw.RecvWait(x.shortSleep.soon(x.stop), &x.box.in); err != nil {
-		return x.shortSleep.ended(x.stop, err)
+	if err := x.box.rw.RecvWait(x.naps.soon(x.stop), &x.box.in.p); err != nil {
+		return x.naps.ended(x.stop, err)
 	}
 	n, _, err := x.box.take(x.note[:cap(x.note)])
 	if err != nil {

@@ -104,7 +104,7 @@ func TestMailThatDoesNotBelongIsRefused(t *testing.T) {
 		{"update without a number", controlUpdate, []byte{1}, false},
 		{"end before all requests", controlOver, nil, false},
 	} {
-		x := &sender{updateSink: newUpdateSink(nil, 16, 4), requested: 3}
+		x := &sender{requested: 3}
 		x.direction = direction{box: &controlLink{kind: c.kind}, slots: make([]slot, 4), n: 10, posted: 2, tail: 2}
 		x.early = make([][]byte, len(x.slots))
 		for k := range x.slots {
@@ -116,7 +116,7 @@ func TestMailThatDoesNotBelongIsRefused(t *testing.T) {
 	}
 	for _, updates := range []bool{false, true} {
 		for kind := range byte(4) {
-			m := controlLink{updates: updates, inBuf: []byte{kind, 1}, in: driver.Packet{N: 2}}
+			m := controlLink{updates: updates, in: &slot{buf: []byte{kind, 1}, p: driver.Packet{N: 2}}}
 			_, _, err := m.take(make([]byte, 1))
 			if want := kind == controlPlain || updates && kind <= controlOver; (err == nil) != want {
 				t.Errorf("control message of kind %d, updates %v: %v", kind, updates, err)
