@@ -193,38 +193,17 @@ func (x *oneSided) await(j *bench.Round, op *driver.Op, sp *bench.Spinner) error
 	}
 }
 
-// stream does the operations from one number to before another, with a window of them on their way.
+// stream does the operations from one number to before another.
 func (x *oneSided) stream(j *bench.Round, from, to int) error {
 	sp := j.Spinner()
-	w, checks := len(x.slots), x.put && j.Validate
-	for sent, tail := from, from; tail < to; {
-		// Puts must not be overwritten before they are checked.
-		if sent < to && sent-tail < w && (!checks || sent < (tail/w+1)*w) {
-			err := x.post(j, sent)
-			if err == nil {
-				sent++
-				continue
-			}
-			if err != driver.ErrBusy || sent == tail {
-				return err
-			}
-		}
-		s := x.slots.at(tail)
+	begin := func(i int) error { return x.post(j, i) }
+	return j.Window(from, to, len(x.slots), x.put, begin, func(i int) error {
+		s := x.slots.at(i)
 		if err := x.await(j, &s.op, &sp); err != nil {
 			return err
 		}
-		if err := x.check(j, s, tail); err != nil {
-			return err
-		}
-		tail++
-		if checks && (tail%w == 0 || tail == to) {
-			first := (tail - 1) / w * w
-			if err := j.Inspect(uint64(first), tail-first); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+		return x.check(j, s, i)
+	})
 }
 
 // post posts operation i.

@@ -304,21 +304,13 @@ func (b *sessionBench) stream(j *bench.Round) error {
 			return err
 		}
 	default:
-		for i := range j.N + w {
-			if err := b.settle(j, i); err != nil {
-				return err
-			}
-			if j.Test == bench.PutBW && j.Validate && i > 0 && (i%w == 0 && i <= j.N || i == j.N) {
-				if err := b.inspectPuts(j, i); err != nil {
-					return err
-				}
-			}
-			if i < j.N {
-				var err error
-				if b.reqs[i%w], err = b.begin(j, i); err != nil {
-					return err
-				}
-			}
+		begin := func(i int) (err error) {
+			b.reqs[i%w], err = b.begin(j, i)
+			return err
+		}
+		err := j.Window(0, j.N, w, j.Test == bench.PutBW, begin, func(i int) error { return b.settle(j, i) })
+		if err != nil {
+			return err
 		}
 	}
 	switch {
@@ -369,37 +361,19 @@ func (b *sessionBench) together(j *bench.Round) error {
 	return errors.Join(errs...)
 }
 
-// settle ends the operation of a stream whose slot operation i needs.
+// settle ends operation i of a stream.
 func (b *sessionBench) settle(j *bench.Round, i int) error {
 	k := i % len(b.reqs)
-	r := b.reqs[k]
-	if r == nil {
-		return nil
-	}
-	b.reqs[k] = nil
-	if _, err := r.Wait(j.Stop.Ctx); err != nil || !j.Validate {
+	if _, err := b.reqs[k].Wait(j.Stop.Ctx); err != nil || !j.Validate {
 		return err
 	}
 	switch {
 	case j.Test == bench.GetBW:
 		return bench.Verify(b.in[k], uint64(k))
 	case !b.sends(j):
-		return bench.Verify(b.in[k], b.salt+uint64(i-len(b.reqs)))
+		return bench.Verify(b.in[k], b.salt+uint64(i))
 	}
 	return nil
-}
-
-// inspectPuts makes the other end check the puts before number i that were not checked yet. They fill at most all
-// buffers, which are overwritten only after the check.
-func (b *sessionBench) inspectPuts(j *bench.Round, i int) error {
-	w := len(b.reqs)
-	for k := range w {
-		if err := b.settle(j, i+k); err != nil {
-			return err
-		}
-	}
-	first := (i - 1) / w * w
-	return j.Inspect(uint64(first), i-first)
 }
 
 // begin starts operation i of a stream.
