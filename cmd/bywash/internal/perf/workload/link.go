@@ -230,33 +230,27 @@ func (l *link) Start(blob []byte) error {
 // lines rounds a size up to cache lines, at least one.
 func lines(size int) int { return max(bench.Line, (size+bench.Line-1)&^(bench.Line-1)) }
 
-// alloc makes count buffers of a size in the requested kind of memory, each on cache lines of its own.
-func (l *link) alloc(count, size int) ([][]byte, error) {
-	out := make([][]byte, count)
+// alloc makes count buffers of a size for sending, and as many for receiving, in the requested kind of memory. Each is
+// on cache lines of its own.
+func (l *link) alloc(count, size int) (out, in [][]byte, err error) {
 	room := lines(size)
-	if !l.c.Arena() {
-		for i := range out {
-			out[i] = make([]byte, room)[:size:size]
+	take := func() []byte { return make([]byte, room) }
+	if l.c.Arena() {
+		const page = 1 << 16
+		if l.arena, err = driver.NewArena(2*count*((room+page-1)&^(page-1)) + page); err != nil {
+			return nil, nil, err
 		}
-		return out, nil
+		take = func() []byte { return l.arena.Alloc(room) }
 	}
-	page := 1 << 16
-	if l.arena == nil {
-		// Twice the memory: for sending and for receiving.
-		a, err := driver.NewArena(2*count*((room+page-1)&^(page-1)) + page)
-		if err != nil {
-			return nil, err
-		}
-		l.arena = a
-	}
-	for i := range out {
-		b := l.arena.Alloc(room)
+	all := make([][]byte, 2*count)
+	for i := range all {
+		b := take()
 		if b == nil {
-			return nil, errors.New("arena too small: please report this")
+			return nil, nil, errors.New("arena too small: please report this")
 		}
-		out[i] = b[:size:size]
+		all[i] = b[:size:size]
 	}
-	return out, nil
+	return all[:count], all[count:], nil
 }
 
 func (l *link) Run(j *bench.Round) error {

@@ -85,11 +85,7 @@ func (l *link) prepareOneSided() (key []byte, err error) {
 		w = bench.Window(l.c.Size, caps.Depth)
 	}
 	stride := lines(l.c.Size)
-	area, err := l.alloc(1, w*stride)
-	if err != nil {
-		return nil, err
-	}
-	near, err := l.alloc(1, w*stride)
+	near, area, err := l.alloc(1, w*stride)
 	if err != nil {
 		return nil, err
 	}

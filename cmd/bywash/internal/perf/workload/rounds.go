@@ -27,11 +27,7 @@ func (l *link) prepareMessages() (blob []byte, err error) {
 	if l.c.Test == bench.Lat {
 		w = min(ahead, depth)
 	}
-	out, err := l.alloc(w, l.c.Size)
-	if err != nil {
-		return nil, err
-	}
-	in, err := l.alloc(w, l.c.Size)
+	out, in, err := l.alloc(w, l.c.Size)
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -21,6 +22,7 @@ type sessionBench struct {
 	s      *session.Session
 	g      *session.Gate // to the other end, or the other of a pair
 	c      bench.Case
+	info   *bench.Info // of its test
 	arena  *driver.Arena
 	out    [][]byte
 	in     [][]byte
@@ -84,26 +86,22 @@ func (b *sessionBench) active(_ *session.Gate, a *session.Active) {
 }
 
 func (b *sessionBench) Check(c *bench.Case) error {
-	switch c.Test {
-	case bench.Lat, bench.BW, bench.Rate, bench.PutBW, bench.GetBW, bench.GetLat, bench.FaddLat,
-		bench.TagLat, bench.TagBW, bench.AMRate, bench.WakeLat, bench.TurnLat, bench.BesideLat,
-		bench.MultiPair, bench.AllToAll:
-	default:
+	others := []bench.Test{bench.Lat, bench.BW, bench.Rate, bench.PutBW, bench.GetBW, bench.GetLat, bench.FaddLat}
+	switch info := bench.InfoOf(c.Test); {
+	case !info.Session && !slices.Contains(others, c.Test):
 		return bench.Skipf("session has no test %s", c.Test)
-	}
-	switch {
 	case c.Ranks != b.setup.Ranks:
 		return bench.ErrOrder
 	case c.Peers > 0:
 		return bench.Skipf("--peers is for drivers")
-	case bench.InfoOf(c.Test).Messages && c.Size > b.g.MaxActive():
+	case info.Messages && c.Size > b.g.MaxActive():
 		return bench.Skipf("active messages have at most %d bytes", b.g.MaxActive())
 	}
 	return nil
 }
 
 func (b *sessionBench) Prepare(c *bench.Case) ([]byte, error) {
-	b.c = *c
+	b.c, b.info = *c, bench.InfoOf(c.Test)
 	b.checks.Store(c.Validate)
 	b.value = 0
 	w := bench.Window(c.Size, bench.MaxWindow)
@@ -131,7 +129,7 @@ func (b *sessionBench) Prepare(c *bench.Case) ([]byte, error) {
 		b.in = append(b.in, mem[(w+i)*room:][:c.Size:c.Size])
 	}
 	b.reqs, b.sent = make([]*session.Request, w), make([]*session.Request, w)
-	if !bench.InfoOf(c.Test).OneSided {
+	if !b.info.OneSided {
 		return nil, nil
 	}
 	if c.Validate && (c.Test == bench.GetBW || c.Test == bench.GetLat) {
@@ -195,9 +193,8 @@ func (b *sessionBench) Close() error {
 }
 
 func (b *sessionBench) Run(j *bench.Round) error {
-	info := bench.InfoOf(j.Test)
 	switch {
-	case info.OneSided && !j.Lead:
+	case b.info.OneSided && !j.Lead:
 		return nil // passive
 	case j.Test == bench.Lat || j.Test == bench.TagLat:
 		return j.Timed(func(seq uint64) error { return b.bounce(j, b.g, seq) })
@@ -211,7 +208,7 @@ func (b *sessionBench) Run(j *bench.Round) error {
 		return j.Timed(func(seq uint64) error { return b.exchange(j, seq) })
 	case j.Test == bench.MultiPair:
 		return b.pairs(j)
-	case info.OneSided && info.Latency:
+	case b.info.OneSided && b.info.Latency:
 		return j.Timed(b.access)
 	}
 	begin := time.Now()
@@ -293,9 +290,9 @@ func (b *sessionBench) access(uint64) error {
 
 // stream runs tests of throughput, with as many requests under way as the window allows.
 func (b *sessionBench) stream(j *bench.Round) error {
-	ctx, info, w := j.Stop.Ctx, bench.InfoOf(j.Test), len(b.reqs)
+	ctx, w := j.Stop.Ctx, len(b.reqs)
 	switch {
-	case info.Messages && !j.Lead:
+	case b.info.Messages && !j.Lead:
 		if err := b.count(j); err != nil {
 			return err
 		}
@@ -314,7 +311,7 @@ func (b *sessionBench) stream(j *bench.Round) error {
 		}
 	}
 	switch {
-	case info.OneSided:
+	case b.info.OneSided:
 		return nil
 	case !b.sends(j):
 		return b.g.Send(ctx, tagAck, nil)
@@ -388,7 +385,7 @@ func (b *sessionBench) begin(j *bench.Round, i int) (*session.Request, error) {
 		}
 	}
 	switch {
-	case bench.InfoOf(j.Test).Messages:
+	case b.info.Messages:
 		return b.g.AM(1, nil, b.out[k])
 	case j.Test == bench.PutBW:
 		return b.g.Iput(b.remote, at, b.out[k])
