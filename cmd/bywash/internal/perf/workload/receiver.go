@@ -135,7 +135,7 @@ func (x *receiver) took() error {
 		b = s.p.Buf[:x.size]
 	}
 	if x.validate {
-		if err := bench.Verify(b, uint64(seq)); err != nil {
+		if err := bench.Verify(b, uint64(seq)^x.mask); err != nil {
 			return err
 		}
 	}

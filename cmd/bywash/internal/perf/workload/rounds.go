@@ -32,6 +32,11 @@ func (l *link) prepareMessages() (blob []byte, err error) {
 		return nil, err
 	}
 	snd, rcv := &sender{direction: common}, &receiver{direction: common}
+	if l.s.Lead {
+		rcv.mask = ^uint64(0)
+	} else {
+		snd.mask = ^uint64(0)
+	}
 	snd.slots, rcv.slots = slots(out), slots(in)
 	l.snd, l.rcv = snd, rcv
 	if l.c.Blocking() {

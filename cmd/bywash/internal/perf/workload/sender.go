@@ -3,6 +3,7 @@
 package workload
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
@@ -50,6 +51,7 @@ type direction struct {
 	over     bool              // no updates follow, or none are possible
 	naps     shortSleep
 	validate bool
+	mask     uint64 // of the numbers in patterns, so that no message passes for one of the other direction
 	size     int
 	slots    ring // a single one, without memory, where the driver has the buffers
 	n        int  // messages of the round
@@ -142,7 +144,7 @@ func (x *sender) post() error {
 		b = s.p.Buf[:x.size]
 	}
 	if x.validate {
-		bench.Fill(b, seq)
+		bench.Fill(b, seq^x.mask)
 	} else if x.bs != nil {
 		touchWrite(b, seq)
 	}
@@ -153,13 +155,15 @@ func (x *sender) post() error {
 		err = x.inst.SendPost(&s.p)
 	}
 	if err != nil {
-		return err
+		return err // unchanged: the caller compares it with ErrBusy
 	}
 	if x.updater != nil {
-		err = x.catchUp()
+		if err := x.catchUp(); err != nil {
+			return fmt.Errorf("update of rdv data: %w", err)
+		}
 	}
 	x.posted++
-	return err
+	return nil
 }
 
 // sleep blocks until something may have changed, for --wait block.

@@ -35,6 +35,7 @@ func TestUpdatesAreKeptUntilTheSendIsPosted(t *testing.T) {
 	c := bench.Case{Test: bench.Lat, Size: 1 << 20, Wait: "poll", Mem: "arena", Validate: true}
 	l := loop(t, "inparts", c)
 	snd, rcv := l.snd, l.rcv
+	rcv.mask = snd.mask // this end receives what it sends
 	j := &bench.Round{Case: c, N: 10, Stop: l.s.Stop}
 	snd.begin(j.N, 0)
 	rcv.begin(j.N, j.N)
