@@ -5,7 +5,6 @@ package workload
 import (
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -28,18 +27,19 @@ type group struct {
 	stop    *bench.Stopper
 	lead    bool
 	blocks  bool
-	names   groupNames
 	name    nic.Name
-	root    nic.Name
+	root    nic.Name // of the member that broadcasts
 	members [bench.GroupEach]member
 	arena   *driver.Arena
 	joined  bool
 }
 
-// groupNames is the lead's message to the other end.
-type groupNames struct {
-	Group string `json:"group"`
-	Root  string `json:"root"` // the member that broadcasts
+// names takes the names from those of an end's members, which are the prefix, a dot and a number.
+func (g *group) names(prefix string) (err error) {
+	if g.name, err = nic.MakeName(prefix); err == nil {
+		g.root, err = nic.MakeName(prefix + ".0")
+	}
+	return err
 }
 
 type member struct {
@@ -62,7 +62,6 @@ func (l *link) prepareGroup() ([]byte, error) {
 	var id [4]byte
 	_, _ = rand.Read(id[:]) // never fails
 	prefix := "perf" + hex.EncodeToString(id[:])
-	g.names = groupNames{Group: prefix, Root: prefix + ".0"}
 	if l.c.Test == bench.Bcast {
 		var err error
 		if g.arena, err = driver.NewArena(bench.GroupEach * (l.c.Size + groupPage)); err != nil {
@@ -74,7 +73,7 @@ func (l *link) prepareGroup() ([]byte, error) {
 			return nil, err
 		}
 	}
-	return json.Marshal(g.names)
+	return []byte(prefix), g.names(prefix)
 }
 
 func (m *member) register(l *link, arena *driver.Arena, name string) (err error) {
@@ -96,17 +95,11 @@ func (m *member) register(l *link, arena *driver.Arena, name string) (err error)
 }
 
 // start joins the lead's group. It does not wait for the other end.
-func (g *group) start(blob []byte) (err error) {
+func (g *group) start(blob []byte) error {
 	if !g.lead {
-		if err := json.Unmarshal(blob, &g.names); err != nil {
+		if err := g.names(string(blob)); err != nil {
 			return fmt.Errorf("the other side's group: %w", err)
 		}
-	}
-	if g.name, err = nic.MakeName(g.names.Group); err != nil {
-		return err
-	}
-	if g.root, err = nic.MakeName(g.names.Root); err != nil {
-		return err
 	}
 	return each(g.members[:], func(m *member) error { return m.p.JoinGroup(0, g.name, bench.GroupSize) })
 }

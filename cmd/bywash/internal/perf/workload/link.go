@@ -230,6 +230,29 @@ func (l *link) Start(blob []byte) error {
 // lines rounds a size up to cache lines, at least one.
 func lines(size int) int { return max(bench.Line, (size+bench.Line-1)&^(bench.Line-1)) }
 
+// carve divides memory into n buffers of a size, each on cache lines of its own.
+func carve(mem []byte, n, size int) [][]byte {
+	out := make([][]byte, n)
+	for i := range out {
+		out[i] = mem[i*lines(size):][:size:size]
+	}
+	return out
+}
+
+// inspect checks that buffers, which messages use in turn, hold messages seq to seq+n-1.
+func inspect(bufs [][]byte, seq uint64, n int) error {
+	w := uint64(len(bufs))
+	if n < 0 || uint64(n) > w {
+		return fmt.Errorf("inspect %d buffers of %d", n, w)
+	}
+	for i := range uint64(n) {
+		if err := bench.Verify(bufs[(seq+i)%w], seq+i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // alloc makes count buffers of a size for sending, and as many for receiving, in the requested kind of memory. Each is
 // on cache lines of its own.
 func (l *link) alloc(count, size int) (out, in [][]byte, err error) {

@@ -84,8 +84,7 @@ func (l *link) prepareOneSided() (key []byte, err error) {
 	if !bench.InfoOf(l.c.Test).Latency {
 		w = bench.Window(l.c.Size, caps.Depth)
 	}
-	stride := lines(l.c.Size)
-	near, area, err := l.alloc(1, w*stride)
+	near, area, err := l.alloc(1, w*lines(l.c.Size))
 	if err != nil {
 		return nil, err
 	}
@@ -102,14 +101,12 @@ func (l *link) prepareOneSided() (key []byte, err error) {
 		return nil, err
 	}
 	clear(x.target)
-	bufs := make([][]byte, w)
-	for i := range bufs {
-		bufs[i] = near[0][i*stride:][:l.c.Size:l.c.Size]
-		if x.get {
-			bench.Fill(x.target[i*stride:][:l.c.Size], uint64(i))
+	if x.get {
+		for i, b := range carve(x.target, w, l.c.Size) {
+			bench.Fill(b, uint64(i))
 		}
 	}
-	x.slots = slots(bufs)
+	x.slots = slots(carve(near[0], w, l.c.Size))
 	return x.region.Key(), nil
 }
 
@@ -238,23 +235,13 @@ func (x *oneSided) check(j *bench.Round, s *slot, i int) error {
 
 // inspect checks that the target holds messages seq to seq+n-1.
 func (x *oneSided) inspect(seq uint64, n int) error {
-	w := uint64(len(x.slots))
-	if n < 0 || uint64(n) > w {
-		return fmt.Errorf("inspect %d slots of %d", n, w)
-	}
 	if !x.put && !x.get {
 		if got := binary.NativeEndian.Uint64(x.target); got != seq {
 			return fmt.Errorf("validation failed: the target of the atomics is %d, want %d", got, seq)
 		}
 		return nil
 	}
-	for i := range uint64(n) {
-		at := int((seq + i) % w)
-		if err := bench.Verify(x.target[at*lines(x.c.Size):][:x.c.Size], seq+i); err != nil {
-			return err
-		}
-	}
-	return nil
+	return inspect(carve(x.target, len(x.slots), x.c.Size), seq, n)
 }
 
 // pingPong bounces a put: each side sees the other's in its own memory. The last byte is the flag; if a message is
