@@ -102,36 +102,6 @@ func (j *Round) Timed(op func(seq uint64) error) error {
 	})
 }
 
-// Window does the operations from one number to before another, of which at most w are under way: begin starts one, and
-// fails with ErrBusy if there is no room; end waits for it. With puts, whose buffers the passive end checks, none is
-// overwritten before that.
-func (j *Round) Window(from, to, w int, puts bool, begin, end func(i int) error) error {
-	puts = puts && j.Validate
-	for sent, tail := from, from; tail < to; {
-		if sent < to && sent-tail < w && (!puts || sent < (tail/w+1)*w) {
-			err := begin(sent)
-			if err == nil {
-				sent++
-				continue
-			}
-			if err != driver.ErrBusy || sent == tail {
-				return err
-			}
-		}
-		if err := end(tail); err != nil {
-			return err
-		}
-		tail++
-		if puts && (tail%w == 0 || tail == to) {
-			first := (tail - 1) / w * w
-			if err := j.Inspect(uint64(first), tail-first); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 // PingPong bounces messages, timed as in Timed. Messages from the lead have the numbers of the operations, and the
 // answers have their complements.
 func (j *Round) PingPong(send, recv func(j *Round, seq uint64) error) error {

@@ -156,13 +156,13 @@ func (x *oneSided) run(j *bench.Round) error {
 	case !j.Lead:
 		return nil // passive
 	case bench.InfoOf(j.Test).Latency:
-		err := j.Batches(func(from, to uint64) error { return x.stream(j, int(from), int(to)) })
+		err := j.Batches(func(from, to uint64) error { return x.single(j, from, to) })
 		if err != nil || !j.Validate || x.get {
 			return err
 		}
 		return j.Inspect(x.value, 0)
 	}
-	err := x.stream(j, 0, j.N)
+	err := x.stream(j)
 	j.Elapsed = time.Since(begin)
 	return err
 }
@@ -186,22 +186,59 @@ func (x *oneSided) await(j *bench.Round, op *driver.Op, sp *bench.Spinner) error
 	}
 }
 
-// stream does the operations from one number to before another.
-func (x *oneSided) stream(j *bench.Round, from, to int) error {
-	sp := j.Spinner()
-	begin := func(i int) error { return x.post(j, i) }
-	return j.Window(from, to, len(x.slots), x.put, begin, func(i int) error {
-		s := x.slots.at(i)
+// single does one operation after the other.
+func (x *oneSided) single(j *bench.Round, from, to uint64) error {
+	s, sp := &x.slots[0], j.Spinner()
+	for i := from; i < to; i++ {
+		if err := x.post(j, s, int(i)); err != nil {
+			return err
+		}
 		if err := x.await(j, &s.op, &sp); err != nil {
 			return err
 		}
-		return x.check(j, s, i)
-	})
+		if err := x.check(j, s, int(i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stream keeps a window of operations on their way.
+func (x *oneSided) stream(j *bench.Round) error {
+	sp := j.Spinner()
+	w, checks := len(x.slots), x.put && j.Validate
+	for sent, tail := 0, 0; tail < j.N; {
+		// Puts must not be overwritten before they are checked.
+		if sent < j.N && sent-tail < w && (!checks || sent < (tail/w+1)*w) {
+			err := x.post(j, &x.slots[sent%w], sent)
+			if err == nil {
+				sent++
+				continue
+			}
+			if err != driver.ErrBusy || sent == tail {
+				return err
+			}
+		}
+		s := &x.slots[tail%w]
+		if err := x.await(j, &s.op, &sp); err != nil {
+			return err
+		}
+		if err := x.check(j, s, tail); err != nil {
+			return err
+		}
+		tail++
+		if checks && (tail%w == 0 || tail == j.N) {
+			first := (tail - 1) / w * w
+			if err := j.Inspect(uint64(first), tail-first); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // post posts operation i.
-func (x *oneSided) post(j *bench.Round, i int) error {
-	s := x.slots.at(i)
+func (x *oneSided) post(j *bench.Round, s *slot, i int) error {
 	switch {
 	case x.put:
 		if j.Validate {

@@ -33,6 +33,12 @@ func (x *receiver) done() bool { return x.tail == x.n && x.over && (x.box == nil
 
 // step does as much as is possible now, at most a burst.
 func (x *receiver) step() (moved bool, err error) {
+	if x.box != nil {
+		// Requests go once a step, so that none delays the answer to a message.
+		if err := x.post(); err != nil {
+			return false, err
+		}
+	}
 	for range burst {
 		if x.prober != nil && !x.named && x.tail < x.limit {
 			inst, err := x.prober.RecvProbeAny()
@@ -43,7 +49,7 @@ func (x *receiver) step() (moved bool, err error) {
 				return false, err
 			}
 		}
-		if x.br == nil {
+		if x.box == nil && x.br == nil {
 			if err := x.post(); err != nil {
 				return false, err
 			}
@@ -92,6 +98,9 @@ func (x *receiver) name(inst driver.Instance, err error) error {
 // post posts receives ahead of their messages and sends requests, as far as there is room. A probe precedes its
 // receive, so that none is ahead of it.
 func (x *receiver) post() error {
+	if x.br != nil {
+		return nil // the driver has the buffers
+	}
 	ahead := len(x.slots)
 	if x.prober != nil {
 		ahead = 0

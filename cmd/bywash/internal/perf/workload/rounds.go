@@ -165,16 +165,26 @@ func (l *link) stream(j *bench.Round) error {
 func (l *link) pingPong(j *bench.Round) error {
 	l.snd.begin(j.N, 0)
 	l.rcv.begin(j.N, 0)
+	sp, tight := j.Spinner(), l.snd.box == nil && l.rcv.prober == nil && !j.Blocking()
+	if err := l.rcv.post(); err != nil {
+		return err
+	}
 	err := j.Batches(func(from, to uint64) error {
 		for n := int(from) + 1; n <= int(to); n++ {
-			if j.Lead {
+			l.rcv.limit = n
+			var err error
+			if tight {
+				err = l.bounce(j.Lead, n, &sp)
+			} else {
+				if j.Lead {
+					l.snd.limit = n
+				}
+				err = l.pump(j, false)
 				l.snd.limit = n
 			}
-			l.rcv.limit = n
-			if err := l.pump(j, false); err != nil {
+			if err != nil {
 				return err
 			}
-			l.snd.limit = n
 		}
 		return nil
 	})
@@ -182,4 +192,62 @@ func (l *link) pingPong(j *bench.Round) error {
 		return err
 	}
 	return l.pump(j, true)
+}
+
+// bounce is pump for a message and its answer on the small track, which take 100 ns: every branch would show.
+func (l *link) bounce(lead bool, n int, sp *bench.Spinner) error {
+	if lead {
+		if err := l.snd.throw(n, sp); err != nil {
+			return err
+		}
+	}
+	if err := l.rcv.catch(sp); err != nil || lead {
+		return err
+	}
+	return l.snd.throw(n, sp)
+}
+
+// throw sends message n-1 and waits until it is sent.
+func (x *sender) throw(n int, sp *bench.Spinner) error {
+	for x.limit = n; x.tail < n; {
+		moved, err := x.step()
+		if err != nil {
+			return err
+		}
+		if !moved {
+			if err := sp.Miss(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// catch waits for a message, and posts the receive of the next.
+func (x *receiver) catch(sp *bench.Spinner) error {
+	for x.br == nil && x.tail == x.posted { // there was no room
+		if err := x.post(); err != nil {
+			return err
+		}
+		if err := sp.Miss(); err != nil {
+			return err
+		}
+	}
+	p := &x.slots[0].p
+	for {
+		done, err := x.inst.RecvPoll(p)
+		if err != nil {
+			return err
+		}
+		if done {
+			break
+		}
+		if err := sp.Miss(); err != nil {
+			return err
+		}
+	}
+	if err := x.took(); err != nil || x.br != nil {
+		return err
+	}
+	return x.post()
 }

@@ -280,7 +280,7 @@ func (b *sessionBench) access(uint64) error {
 
 // stream runs tests of throughput, with as many requests under way as the window allows.
 func (b *sessionBench) stream(j *bench.Round) error {
-	ctx, w := j.Stop.Ctx, len(b.reqs)
+	ctx := j.Stop.Ctx
 	switch {
 	case b.info.Messages && !j.Lead:
 		if err := b.count(j); err != nil {
@@ -291,12 +291,7 @@ func (b *sessionBench) stream(j *bench.Round) error {
 			return err
 		}
 	default:
-		begin := func(i int) (err error) {
-			b.reqs[i%w], err = b.begin(j, i)
-			return err
-		}
-		err := j.Window(0, j.N, w, j.Test == bench.PutBW, begin, func(i int) error { return b.settle(j, i) })
-		if err != nil {
+		if err := b.window(j); err != nil {
 			return err
 		}
 	}
@@ -308,6 +303,31 @@ func (b *sessionBench) stream(j *bench.Round) error {
 	}
 	_, err := b.g.Recv(ctx, tagAck, nil)
 	return err
+}
+
+// window does the operations of a stream. Puts must not be overwritten before they are checked.
+func (b *sessionBench) window(j *bench.Round) (err error) {
+	w, checks := len(b.reqs), j.Test == bench.PutBW && j.Validate
+	for sent, tail := 0, 0; tail < j.N; {
+		if sent < j.N && sent-tail < w && (!checks || sent < (tail/w+1)*w) {
+			if b.reqs[sent%w], err = b.begin(j, sent); err != nil {
+				return err
+			}
+			sent++
+			continue
+		}
+		if err := b.settle(j, tail); err != nil {
+			return err
+		}
+		tail++
+		if checks && (tail%w == 0 || tail == j.N) {
+			first := (tail - 1) / w * w
+			if err := j.Inspect(uint64(first), tail-first); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // count waits for the active messages of a round.
