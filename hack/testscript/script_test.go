@@ -24,6 +24,13 @@ esac
 exec "$REAL_GO" "$@"
 `
 
+// fakeKmod is a hack/kmod that has no headers, or no module that builds.
+const fakeKmod = `#!/bin/sh
+[ "$TINY_CASE" != "no headers" ] || { echo "vm: no archive here" >&2; exit 3; }
+printf 'nic.c: In function f:\nnic.c:1: error: tiny\nnic.c:2: error: another\n' >&2
+exit 1
+`
+
 // tiny is a package of the tiny module. TINY_CASE says what goes wrong in it.
 const tiny = `package tiny
 
@@ -149,7 +156,7 @@ func script(t *testing.T, bin, what string, args ...string) *exec.Cmd {
 		text += "\nvar x = undefined\n"
 	}
 	for name, text := range map[string]string{
-		"bin/go": fakeGo, "go.mod": "module tiny\n\ngo 1.26\n",
+		"bin/go": fakeGo, "bin/kmod": fakeKmod, "go.mod": "module tiny\n\ngo 1.26\n",
 		"verbs/tiny_test.go": text, "verbs/internal/connect/connect_test.go": connect,
 	} {
 		name = filepath.Join(dir, name)
@@ -171,7 +178,7 @@ func script(t *testing.T, bin, what string, args ...string) *exec.Cmd {
 	}
 	cmd := exec.Command("../test", args...)
 	cmd.Env = append(os.Environ(), "PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"), "REAL_GO="+realGo, "TINY="+dir,
-		"BYWASH_BIN="+bin, "DEV=none", "TESTFLAGS="+flags, "TINY_CASE="+what, "TINY_MARK="+filepath.Join(dir, "mark"),
+		"BYWASH_BIN="+bin, "BYWASH_KMOD="+filepath.Join(dir, "bin/kmod"), "DEV=none", "TESTFLAGS="+flags, "TINY_CASE="+what, "TINY_MARK="+filepath.Join(dir, "mark"),
 		"CHILDREN="+filepath.Join(bin, "children"), "GOFLAGS=")
 	return cmd
 }
@@ -204,6 +211,9 @@ func TestSummary(t *testing.T) {
 		{"integrity", "hw", 1, "14 passed, 1 failed, 1 skipped", []string{"byte 3 differs", "no second run excuses: INTEGRITY", "the group\t[hw]"}},
 		{"outside", "hw", 1, "14 passed, 1 failed, 1 skipped", []string{"what TestMain found", "tiny/verbs\t\t[hw]"}},
 		{"does not build", "hw", 1, "1 passed, 1 failed, 0 skipped", []string{"undefined: undefined"}},
+		{"no headers", "hw kmod-6.1", 0, "14 passed, 0 failed, 2 skipped", []string{"1 no headers of kernel 6.1: vm: no archive here"}},
+		{"module does not build", "kmod-6.1", 1, "0 passed, 1 failed, 0 skipped",
+			[]string{"the module does not build for kernel 6.1: nic.c:1: error: tiny\n", "Failed:\n  all of kmod-6.1\tTests\t[kmod-6.1]\n"}},
 		{"wrong usage", "hw", 1, "0 passed, 1 failed, 0 skipped", []string{`invalid value "x"`}},
 	} {
 		t.Run(tt.what+" "+tt.args, func(t *testing.T) {
