@@ -42,6 +42,22 @@ func TestIncludeAndExclude(t *testing.T) {
 	}
 }
 
+// On a device that both managers serve, an excluded one is not in the card.
+func TestExcludedManagerIsNotInTheCard(t *testing.T) {
+	onDevice(t)
+	for exclude, want := range map[string]string{"": "oob rdmacm", "rdmacm": "oob", "oob": "rdmacm"} {
+		h := aHost(t, func(c *Config, _ *Port) { c.Include, c.Exclude = nil, strings.Fields(exclude) })
+		list := must[[]entry](t)(parseCard(h.m.Card()))
+		var names []string
+		for _, e := range list {
+			names = append(names, e.name)
+		}
+		if got := strings.Join(names, " "); got != want {
+			t.Errorf("without %q the card has %q, want %q", exclude, got, want)
+		}
+	}
+}
+
 // A manager that cannot serve the port is left out, unless it was asked for; when none is left, the error has all
 // reasons.
 func TestManagersThatCannot(t *testing.T) {

@@ -79,9 +79,8 @@ func (e *Endpoint) Done() <-chan struct{} { return e.done }
 func (e *Endpoint) ClearToSend() { e.clearing.Do(func() { close(e.clear) }) }
 
 // Finalize gives up the connection in any state: the peer sees Failed or Lost with ErrClosed, unless its end can wait for
-// the next request. The queue pairs keep their
-// states and belong to the caller once Done is closed: a step that is under way continues, and no further step begins. A
-// second call has no effect.
+// the next request. The queue pairs keep their states and belong to the caller once Done is closed: a step that is under
+// way continues, and no further step begins. A second call has no effect.
 func (e *Endpoint) Finalize() {
 	e.hub.mu.Lock()
 	defer e.hub.unlock()
