@@ -14,6 +14,16 @@ type Active struct {
 	Data   []byte
 }
 
+// actives are the active messages of all peers.
+type actives struct {
+	handlers [256]func(*Gate, *Active)
+	running  int             // handlers
+	done     chan struct{}   // receives when the last of them has returned
+	budget   int             // bytes of long messages that may still arrive
+	waiting  []waitingActive // long messages that wait for memory
+	resumed  []*Gate         // gates from which nothing was taken while a handler ran
+}
+
 // Handle registers the handler of active messages with that number; nil takes it away. Handlers of one peer's messages
 // are called one at a time, in order, by a goroutine that makes progress. A handler may call everything that does not
 // block; meanwhile the session takes no other message from that peer. A message for which there is no handler is
@@ -23,7 +33,7 @@ type Active struct {
 func (s *Session) Handle(number uint8, f func(*Gate, *Active)) {
 	s.mu.lock()
 	defer s.mu.unlock()
-	s.handlers[number] = f
+	s.active.handlers[number] = f
 }
 
 // MaxActive returns the longest active message to the peer, in bytes with its header, that needs no rendezvous. It is
@@ -87,7 +97,7 @@ func (g *Gate) am(o *ActiveOut, now bool) (*Request, error) {
 	if len(o.Header) > MaxHeader || long && now {
 		return nil, g.fault("active message", fmt.Errorf("%w: %d bytes with a header of %d", driver.ErrTooLong, n, len(o.Header)))
 	}
-	if now && (g.state != gateUp || !g.clear || g.queued() > 0 || g.longOut != nil) {
+	if now && (g.state != gateUp || !g.clear || g.queued() > 0 || g.active.out != nil) {
 		if g.state == gateIdle {
 			g.connect()
 		}
@@ -110,7 +120,7 @@ func (g *Gate) am(o *ActiveOut, now bool) (*Request, error) {
 		return nil, g.err
 	}
 	s.stats.Sent++
-	if copied && g.backlog.n+g.later.n+g.actives.n < maxBuffered {
+	if copied && g.queues.backlog.n+g.queues.later.n+g.active.queue.n < maxBuffered {
 		g.enqueueActive(msg)
 		if f := o.Then; f != nil {
 			s.calls = append(s.calls, func() { f(Status{}, nil) })
@@ -150,9 +160,9 @@ func (g *Gate) activeMsg(o *ActiveOut, copied bool) (*outMsg, bool) {
 
 // stopped counts a handler that has returned.
 func (s *Session) stopped() {
-	if s.running--; s.running == 0 && s.closed {
+	if s.active.running--; s.active.running == 0 && s.closed {
 		select {
-		case s.handlersDone <- struct{}{}:
+		case s.active.done <- struct{}{}:
 		default:
 		}
 	}
@@ -162,37 +172,37 @@ func (s *Session) stopped() {
 // not released.
 func (l *link) active(h *header.Header, extra, data []byte) bool {
 	s := l.g.s
-	f := s.handlers[uint8(h.Tag)]
+	f := s.active.handlers[uint8(h.Tag)]
 	if f == nil {
 		s.stats.Bad++
 		return true
 	}
 	s.stats.Received++
-	l.g.handling = true
+	l.g.active.handling = true
 	l.g.begins(uint8(h.Tag))
 	l.pieces++
-	s.running++
+	s.active.running++
 	l.now = Active{Header: extra, Data: data}
-	polling, leader := s.polling, s.leader
-	if s.polling = false; polling { // not while the handler runs
-		s.leader = nil
-		s.pollers.Add(-1)
+	polling, leader := s.progress.polling, s.callers.leader
+	if s.progress.polling = false; polling { // not while the handler runs
+		s.callers.leader = nil
+		s.progress.pollers.Add(-1)
 		s.handOver()
 	}
 	s.mu.unlock()
 	f(l.g, &l.now)
 	s.mu.lock()
-	if s.polling = polling; polling {
-		s.pollers.Add(1)
-		if s.leader == nil {
-			s.leader = leader
+	if s.progress.polling = polling; polling {
+		s.progress.pollers.Add(1)
+		if s.callers.leader == nil {
+			s.callers.leader = leader
 		}
 	}
 	s.stopped()
-	if l.g.dueActives != nil || l.dead || len(l.g.links) > 1 { // a probe may have reported another rail while the handler ran
+	if l.g.active.due != nil || l.dead || len(l.g.links) > 1 { // a probe may have reported another rail while the handler ran
 		l.g.handled()
 	} else {
-		l.g.handling = false
+		l.g.active.handling = false
 	}
 	if l.pieces--; l.dead {
 		s.releaseLink(l)

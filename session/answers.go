@@ -4,7 +4,7 @@ import "github.com/bywash/bywash/session/internal/header"
 
 // An answer replies to a request of the peer. So that a peer that does not read its answers cannot fill this process's
 // memory, a queued answer is a record of 32 bytes. It becomes a message only when the driver may have room; if the
-// driver then has none, the message waits in Gate.firstAnswer.
+// driver then has none, the message waits in queues.firstAnswer.
 
 // answer is a queued reply to a request of the peer. It becomes an outgoing message when the driver has room.
 type answer struct {
@@ -20,10 +20,10 @@ type answer struct {
 
 // replies returns how many queued answers belong to operations of the peer.
 func (g *Gate) replies() int {
-	if msg := g.firstAnswer; msg != nil && header.Kind(msg.buf[0]) == header.Reply {
-		return g.answers.replies + 1
+	if msg := g.queues.firstAnswer; msg != nil && header.Kind(msg.buf[0]) == header.Reply {
+		return g.queues.answers.replies + 1
 	}
-	return g.answers.replies
+	return g.queues.answers.replies
 }
 
 // answers is a queue of answers, in a ring.
@@ -67,25 +67,26 @@ func (q *answers) pop() (a answer) {
 // replay.
 func (g *Gate) answer(a answer) {
 	switch {
-	case g.pausing == paused: // the peer still waits for it
-	case g.pausing == pausing && g.byeSent && a.kind != header.Reply: // the peer waits for its replies before it sends Bye
+	case g.pausing.state == paused: // the peer still waits for it
+	// The peer waits for its replies before it sends Bye.
+	case g.pausing.state == pauseSent && g.close.sent.bye && a.kind != header.Reply:
 		g.charge(answerCost)
-		g.nextAnswers.push(&a)
+		g.pausing.answers.push(&a)
 		return
 	case g.state != gateUp && g.state != gateClosing:
 		return // there is no peer to send it to
 	}
-	if g.clear && g.replay.n == 0 && g.firstAnswer == nil && g.answers.n == 0 {
+	if g.clear && g.queues.replay.n == 0 && g.queues.firstAnswer == nil && g.queues.answers.n == 0 {
 		msg := g.s.answerMsg(&a)
 		if _, taken := g.lead.post(msg); taken {
 			return
 		}
-		g.firstAnswer = msg
+		g.queues.firstAnswer = msg
 		g.markBusy()
 		return
 	}
 	g.charge(answerCost)
-	g.answers.push(&a)
+	g.queues.answers.push(&a)
 	if g.state == gateIdle {
 		g.connect()
 	}
@@ -135,19 +136,19 @@ func opStatus(err error) uint8 {
 // pushAnswers sends queued answers. room is false if the driver has no room for the next one.
 func (g *Gate) pushAnswers() (moved, room bool) {
 	for g.clear {
-		msg := g.firstAnswer
+		msg := g.queues.firstAnswer
 		if msg == nil {
-			if g.answers.n == 0 {
+			if g.queues.answers.n == 0 {
 				return moved, true
 			}
 			g.charge(-answerCost)
-			a := g.answers.pop()
+			a := g.queues.answers.pop()
 			msg = g.s.answerMsg(&a)
 		}
-		g.firstAnswer = nil
+		g.queues.firstAnswer = nil
 		left, taken := g.lead.post(msg)
 		if !taken {
-			g.firstAnswer = msg
+			g.queues.firstAnswer = msg
 			return moved, false
 		}
 		moved = moved || left
@@ -171,18 +172,18 @@ func (g *Gate) pushQueue(q *outQueue) (moved, room bool) {
 
 // dropAnswers drops the answers of a connection that has ended.
 func (g *Gate) dropAnswers(err error) {
-	g.charge(-answerCost * (g.answers.n + g.nextAnswers.n))
-	g.answers, g.nextAnswers = answers{}, answers{}
-	if msg := g.firstAnswer; msg != nil {
-		g.firstAnswer = nil
+	g.charge(-answerCost * (g.queues.answers.n + g.pausing.answers.n))
+	g.queues.answers, g.pausing.answers = answers{}, answers{}
+	if msg := g.queues.firstAnswer; msg != nil {
+		g.queues.firstAnswer = nil
 		g.s.msgFailed(msg, err)
 	}
 }
 
 // resumeAnswers queues the answers that waited for this connection.
 func (g *Gate) resumeAnswers() {
-	for g.nextAnswers.n > 0 {
-		a := g.nextAnswers.pop()
-		g.answers.push(&a)
+	for g.pausing.answers.n > 0 {
+		a := g.pausing.answers.pop()
+		g.queues.answers.push(&a)
 	}
 }

@@ -5,14 +5,30 @@ import (
 	"github.com/bywash/bywash/session/internal/rdv"
 )
 
-// resetClosing clears the state of the close protocol after a connection has ended.
-func (g *Gate) resetClosing() {
-	g.leaveSent, g.leaveSeen, g.byeSent, g.byeSeen, g.leaving = false, false, false, false, false
-	g.soonSent, g.soonSeen = false, false
+// closeState is where a gate is in the close protocol.
+type closeState struct {
+	asked      bool // Disconnect was called
+	askedNext  bool // Disconnect was called for the connection after this one
+	sent, seen closeSteps
+	finishing  bool // a connection is ending in order
+	peerLeft   bool // the peer closed the last connection because its session ended
+	forgotten  bool // Forget was called
 }
 
+// closeSteps are the messages of the close protocol that one side has sent on a connection.
+type closeSteps struct {
+	soon  bool // Leave with flagSoon
+	leave bool
+	bye   bool
+}
+
+// reset is called when a connection has ended.
+func (c *closeState) reset() { c.asked, c.sent, c.seen = false, closeSteps{}, closeSteps{} }
+
 // closing reports whether a connection is to end, for good or for a pause.
-func (g *Gate) closing() bool { return g.leaving || g.leaveSeen || g.pausing == pausing }
+func (g *Gate) closing() bool {
+	return g.close.asked || g.close.seen.leave || g.pausing.state == pauseSent
+}
 
 // tryClose takes the next step of closing that is possible now. Both sides send Leave. When a side receives Leave, its
 // messages that the peer has not matched fail. When all matched messages are done, both sides send Bye and release the
@@ -21,17 +37,17 @@ func (g *Gate) tryClose() {
 	if g.state != gateUp && g.state != gateClosing || !g.closing() {
 		return
 	}
-	if g.pausing == notPaused && !g.leave() {
+	if g.pausing.state == notPaused && !g.leave() {
 		return
 	}
-	if g.pausing == pausing && (g.blocked() || g.waitsForCredit()) {
+	if g.pausing.state == pauseSent && (g.blocked() || g.waitsForCredit()) {
 		g.holdBack()
 	}
-	if !g.byeSent {
-		if g.pausing == pausing && !g.drained() || g.pausing == notPaused && (g.queued() > 0 || g.engaged()) {
+	if !g.close.sent.bye {
+		if g.pausing.state == pauseSent && !g.drained() || g.pausing.state == notPaused && (g.queued() > 0 || g.engaged()) {
 			return
 		}
-		g.state, g.byeSent, g.grantDue = gateClosing, true, false
+		g.state, g.close.sent.bye, g.credit.grantDue = gateClosing, true, false
 		bye := header.Header{Kind: header.Bye}
 		if g.s.closing {
 			bye.Flags = flagLast
@@ -40,7 +56,7 @@ func (g *Gate) tryClose() {
 		g.dispatch(msg)
 		g.unfetchAll()
 	}
-	if !g.byeSeen || g.queued() > 0 || !g.relay.settled() {
+	if !g.close.seen.bye || g.queued() > 0 || !g.relay.settled() {
 		return
 	}
 	for _, l := range g.links {
@@ -61,38 +77,39 @@ const flagLast = 1 << 0
 // leave sends Leave once every message of this connection has left and, unless the peer leaves as well, was matched.
 // It reports whether both sides have sent Leave.
 func (g *Gate) leave() bool {
-	if g.leaveSeen {
+	if g.close.seen.leave {
 		g.state = gateClosing // later messages go over the next connection
 		g.refuse()
 	}
-	if !g.leaveSent {
-		if g.soonSeen && g.blocked() {
+	if !g.close.sent.leave {
+		if g.close.seen.soon && g.blocked() {
 			g.holdBack() // the peer answers no more on this connection
 		}
-		if g.queued() > 0 && !g.blocked() || !g.leaveSeen && (g.longOut != nil || g.actives.n > 0 || g.opsWait()) || !g.answered() {
+		waits := g.active.out != nil || g.active.queue.n > 0 || g.opsWait()
+		if g.queued() > 0 && !g.blocked() || !g.close.seen.leave && waits || !g.answered() {
 			return false
 		}
-		if !g.leaveSeen && !g.soonSeen && g.unmatched() {
-			if !g.soonSent {
-				g.soonSent = true
+		if !g.close.seen.leave && !g.close.seen.soon && g.unmatched() {
+			if !g.close.sent.soon {
+				g.close.sent.soon = true
 				msg, _ := g.s.control(header.Header{Kind: header.Leave, Flags: flagSoon}, nil)
 				g.sendControl(msg)
 			}
 			return false
 		}
-		g.state, g.leaveSent = gateClosing, true
+		g.state, g.close.sent.leave = gateClosing, true
 		msg, _ := g.s.control(header.Header{Kind: header.Leave}, nil)
 		g.dispatch(msg)
 		g.s.refuseUnexpected(g)
 		g.dropWaitingActives(anyActive)
 	}
-	return g.leaveSeen
+	return g.close.seen.leave
 }
 
 // answered reports whether the peer has received an RTR for each message that is arriving from it. In mode Get there
 // is none: the peer is notified when the transfer ends.
 func (g *Gate) answered() bool {
-	for in := g.ins; in != nil; in = in.after {
+	for in := g.in.first; in != nil; in = in.after {
 		if in.asked == 0 || in.mode == rdv.Get {
 			return false
 		}
@@ -103,15 +120,15 @@ func (g *Gate) answered() bool {
 // unmatched reports whether something has left that the peer has still to match.
 func (g *Gate) unmatched() bool {
 	some := false
-	g.s.outs.each(func(_ uint64, o *outgoing) { some = some || o.g == g && !o.parked && o.err == nil && !o.Matched() })
-	g.s.syncs.each(func(_ uint64, r *Request) { some = some || r.g == g && !r.parked })
+	g.s.transfers.outs.each(func(_ uint64, o *outgoing) { some = some || o.g == g && !o.parked && o.err == nil && !o.Matched() })
+	g.s.transfers.syncs.each(func(_ uint64, r *Request) { some = some || r.g == g && !r.parked })
 	return some
 }
 
 // opsWait reports whether one-sided operations of this gate have not begun yet.
 func (g *Gate) opsWait() bool {
 	wait := false
-	for _, o := range g.s.liveOps {
+	for _, o := range g.s.oneSided.live {
 		wait = wait || o.g == g && !o.started
 	}
 	return wait
@@ -119,11 +136,11 @@ func (g *Gate) opsWait() bool {
 
 // engaged reports whether a transfer or an operation has begun that this connection has to finish.
 func (g *Gate) engaged() bool {
-	begun := g.ins != nil
-	for _, o := range g.s.liveOps {
+	begun := g.in.first != nil
+	for _, o := range g.s.oneSided.live {
 		begun = begun || o.g == g && o.started
 	}
-	g.s.outs.each(func(_ uint64, o *outgoing) { begun = begun || o.g == g && (o.Matched() || o.releasing) })
+	g.s.transfers.outs.each(func(_ uint64, o *outgoing) { begun = begun || o.g == g && (o.Matched() || o.releasing) })
 	return begun
 }
 
@@ -131,7 +148,7 @@ func (g *Gate) engaged() bool {
 // not left goes over the next connection with all messages behind it, which keeps their order.
 func (g *Gate) refuse() {
 	s := g.s
-	for msg := g.backlog.first; msg != nil; msg = msg.next {
+	for msg := g.queues.backlog.first; msg != nil; msg = msg.next {
 		if msg.needsReply() {
 			g.holdBack()
 			break
@@ -139,7 +156,7 @@ func (g *Gate) refuse() {
 	}
 	g.park(true)
 	g.parkPosted(true)
-	s.syncs.each(func(id uint64, r *Request) {
+	s.transfers.syncs.each(func(id uint64, r *Request) {
 		if r.g == g && !r.parked {
 			s.dropSync(id, r)
 			g.ended()
@@ -156,7 +173,7 @@ func (g *Gate) refuse() {
 func (g *Gate) holdBack() {
 	var rest outQueue
 	behind := g.waitsForCredit()
-	for msg := g.backlog.pop(); msg != nil; msg = g.backlog.pop() {
+	for msg := g.queues.backlog.pop(); msg != nil; msg = g.queues.backlog.pop() {
 		behind = behind || msg.needsReply()
 		kind := header.Kind(msg.buf[0])
 		switch { // a copy, for another rail, of a message that needs a reply belongs to this connection
@@ -169,31 +186,31 @@ func (g *Gate) holdBack() {
 		if msg.out != nil {
 			msg.out.releaseMemory() // its memory is registered with this connection's rails
 		}
-		g.later.push(msg)
+		g.queues.later.push(msg)
 	}
-	g.backlog = rest
-	g.leaveNext = g.leaveNext || g.leaving // they were sent before Disconnect
+	g.queues.backlog = rest
+	g.close.askedNext = g.close.askedNext || g.close.asked // they were sent before Disconnect
 }
 
 // park marks the messages that wait for the next connection, or behind a long active message: they do not fail with
 // this connection.
 func (g *Gate) park(on bool) {
-	g.s.park(g.later.first, on)
-	g.s.park(g.actives.first, on)
+	g.s.park(g.queues.later.first, on)
+	g.s.park(g.active.queue.first, on)
 }
 
 // parkPosted marks messages that the driver has not sent yet. It still uses their memory.
 func (g *Gate) parkPosted(on bool) {
 	for _, l := range g.links {
 		for msg := l.sending.first; msg != nil; msg = msg.next {
-			if r, ok := g.s.syncs.get(msg.sync); ok && msg.sync != 0 {
+			if r, ok := g.s.transfers.syncs.get(msg.sync); ok && msg.sync != 0 {
 				r.parked = on
 			}
 			if msg.out == nil {
 				continue
 			}
 			// Look it up by id, because the message may be over and its record reused.
-			if o, ok := g.s.outs.get(header.Uint64(msg.buf[header.Size:])); ok && o == msg.out {
+			if o, ok := g.s.transfers.outs.get(header.Uint64(msg.buf[header.Size:])); ok && o == msg.out {
 				o.parked = on
 			}
 		}
@@ -203,33 +220,33 @@ func (g *Gate) parkPosted(on bool) {
 // finish ends a connection that both sides have closed.
 func (g *Gate) finish() {
 	s := g.s
-	if g.pausing == pausing {
+	if g.pausing.state == pauseSent {
 		g.finishPause()
 		return
 	}
-	later, leave := g.later, g.leaveNext
-	g.later, g.leaveNext = outQueue{}, false
+	later, leave := g.queues.later, g.close.askedNext
+	g.queues.later, g.close.askedNext = outQueue{}, false
 	s.park(later.first, true)
-	s.park(g.actives.first, true)
-	g.finishing = !g.forgotten
+	s.park(g.active.queue.first, true)
+	g.close.finishing = !g.close.forgotten
 	g.drop(g.fault("disconnected", ErrClosed))
-	g.finishing = false
+	g.close.finishing = false
 	if f := s.cfg.OnClosed; f != nil {
 		s.calls = append(s.calls, func() { f(g) })
 	}
 	s.kickAnswerer()
 	s.park(later.first, false)
-	s.park(g.actives.first, false)
-	if g.forgotten {
-		g.later = later
+	s.park(g.active.queue.first, false)
+	if g.close.forgotten {
+		g.queues.later = later
 		g.remove()
 		return
 	}
 	if later.n > 0 || g.wanted() {
-		g.backlog = later
-		g.live += g.backlog.needingReply()
+		g.queues.backlog = later
+		g.live += g.queues.backlog.needingReply()
 		g.connect()
-		g.leaving = leave || s.closing
+		g.close.asked = leave || s.closing
 		g.markBusy()
 	}
 }
@@ -240,7 +257,7 @@ func (s *Session) park(msg *outMsg, on bool) {
 		if msg.out != nil {
 			msg.out.parked = on
 		}
-		if r, ok := s.syncs.get(msg.sync); ok && msg.sync != 0 {
+		if r, ok := s.transfers.syncs.get(msg.sync); ok && msg.sync != 0 {
 			r.parked = on
 		}
 	}

@@ -10,22 +10,38 @@ import (
 	"github.com/bywash/bywash/session/internal/header"
 )
 
+// dialing is what a gate remembers of its attempts to connect, and of the connections that they have made.
+type dialing struct {
+	cancel      func()   // cancels the attempt under way
+	cancelled   bool     // it was cancelled for a pause
+	later       bool     // it begins when unreleased is 0
+	unreleased  int      // links of earlier connections that drivers still use
+	waiters     int      // callers blocked in ConnectWait
+	begun       uint64   // number of connections begun here
+	lastBegun   uint64   // Session.dials when the last of them began
+	established uint64   // number of connections established so far
+	card        *card    // the peer's, of the last established connection
+	byPeer      uint64   // number of connections begun by the peer, as of that one
+	peerEra     uint32   // how often the peer had called Resume, as of that one
+	why         []Choice // of its rails
+}
+
 // connect begins a connection. The caller holds the lock.
 func (g *Gate) connect() {
 	if g.s.quiesced {
 		return // Resume does
 	}
 	g.state = gateConnecting
-	g.dials++
+	g.dialing.begun++
 	g.s.dials++
-	g.lastDial = g.s.dials
-	if g.unreleased == 0 {
+	g.dialing.lastBegun = g.s.dials
+	if g.dialing.unreleased == 0 {
 		g.beginDial()
 		return
 	}
-	g.dialLater = true
-	g.cancelDial = func() {
-		g.dialLater = false
+	g.dialing.later = true
+	g.dialing.cancel = func() {
+		g.dialing.later = false
 		g.dialFailed(context.Canceled, true)
 	}
 }
@@ -33,8 +49,8 @@ func (g *Gate) connect() {
 // beginDial begins a connection when nothing is left of the one before.
 func (g *Gate) beginDial() {
 	ctx, stop := context.WithCancel(g.s.ctx)
-	g.cancelDial = stop
-	if g.s.launcherErr != nil {
+	g.dialing.cancel = stop
+	if g.s.launcher.err != nil {
 		g.cancelDialLater()
 	}
 	g.s.tasks.Go(func() {
@@ -48,13 +64,13 @@ func (g *Gate) beginDial() {
 func (g *Gate) dial(ctx context.Context) {
 	s := g.s
 	s.mu.lock()
-	number := g.dials
+	number := g.dialing.begun
 	s.mu.unlock()
 	links, why, err := g.dialLinks(ctx, number)
 	s.mu.lock()
 	defer s.leave()
 	if why != nil {
-		g.why = why
+		g.dialing.why = why
 	}
 	if g.state != gateConnecting || s.closed {
 		for _, l := range links {
@@ -67,7 +83,7 @@ func (g *Gate) dial(ctx context.Context) {
 			s.releaseLink(l)
 		}
 	}
-	if g.forgotten {
+	if g.close.forgotten {
 		for _, l := range links {
 			s.releaseLink(l)
 		}
@@ -78,7 +94,7 @@ func (g *Gate) dial(ctx context.Context) {
 		g.dialFailed(err, ctx.Err() != nil)
 		return
 	}
-	g.dialCancelled = false
+	g.dialing.cancelled = false
 	g.up(links)
 }
 
@@ -113,19 +129,19 @@ func (g *Gate) takeHello() {
 
 // dialFailed ends an attempt to connect.
 func (g *Gate) dialFailed(err error, givenUp bool) {
-	if g.dialCancelled { // waiting messages go over another one
-		g.state, g.dialCancelled = gateIdle, false
+	if g.dialing.cancelled { // waiting messages go over another one
+		g.state, g.dialing.cancelled = gateIdle, false
 		if g.wanted() {
 			g.connect()
 		}
 		return
 	}
 	if givenUp {
-		if why := g.unreachable(g.s.launcherErr); why != nil {
+		if why := g.unreachable(g.s.launcher.err); why != nil {
 			err = why
 		}
 	}
-	if g.peerLeft && errors.Is(err, ErrBroken) {
+	if g.close.peerLeft && errors.Is(err, ErrBroken) {
 		err = fmt.Errorf("%w: the peer has closed its session", ErrClosed)
 	}
 	g.fail(g.fault("connect", err))
@@ -214,9 +230,9 @@ func (l *link) connect(to *cardRail) error {
 // up completes the establishment of a connection. The first message on it, Hello, identifies this process.
 func (g *Gate) up(links []*link) {
 	s := g.s
-	g.links, g.lead, g.state, g.card = links, links[0], gateUp, links[0].card
-	g.railErr, g.peerLeft, g.handler.reported, g.missed = nil, false, false, false
-	g.established++
+	g.links, g.lead, g.state, g.dialing.card = links, links[0], gateUp, links[0].card
+	g.close.peerLeft, g.active.watch.reported, g.in.prefetchMissed = false, false, false
+	g.dialing.established++
 	g.relay.begin(len(links))
 	shortest := links[0].eager
 	for _, l := range links {
@@ -265,7 +281,7 @@ func (l *link) checkHello(h *header.Header, b []byte) error {
 		return fmt.Errorf("%w: rank %d of %d answers instead of rank %d of %d", ErrBroken, hello.Rank, hello.Size, g.rank, g.s.size)
 	}
 	l.helloReceived = true
-	l.g.dialed, l.g.peerEra = h.Tag, hello.Era
+	l.g.dialing.byPeer, l.g.dialing.peerEra = h.Tag, hello.Era
 	l.g.granted(&hello.Grant)
 	return nil
 }
@@ -324,7 +340,7 @@ func (s *Session) answer(incarnation, as uint64) {
 	if rank >= s.size || s.card.knows(incarnation) {
 		return
 	}
-	s.answerRank(rank, func(g *Gate) bool { return g.lastDial <= as }, func(c *card) bool { return c.knows(incarnation) })
+	s.answerRank(rank, func(g *Gate) bool { return g.dialing.lastBegun <= as }, func(c *card) bool { return c.knows(incarnation) })
 }
 
 // answerRank connects to a rank if it still wants that, and its card is what it

@@ -219,6 +219,6 @@ func receiveOne(c net.PacketConn, b []byte) (n int, err error) {
 func (s *Session) requested(b []byte) {
 	var k connectRequest
 	if k.parse(b, s.requestSockets.key) == nil && k.to == s.card.incarnation && int(k.rank) < s.size {
-		s.answerRank(int(k.rank), func(g *Gate) bool { return k.dial > g.dialed }, func(c *card) bool { return c.incarnation == k.from })
+		s.answerRank(int(k.rank), func(g *Gate) bool { return k.dial > g.dialing.byPeer }, func(c *card) bool { return c.incarnation == k.from })
 	}
 }

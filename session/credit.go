@@ -17,36 +17,46 @@ import (
 // The first grant is in Hello. Later ones are messages of their own, sent before others; they are not numbered for the
 // case that a rail is lost, since the newest one says all.
 
+// gateCredit is the credit of both directions of a gate.
+type gateCredit struct {
+	send     credit.Sender   // what this process may send
+	unasked  int             // longest message in bytes that it may send at once, with its header
+	receive  credit.Receiver // what the peer may send, and what is stored of it
+	grantDue bool            // the peer is to be sent a Grant
+	short    bool            // other peers have left no memory for this one
+	blockage blockedWatch
+}
+
 // beginCredit begins the credit of both directions on a new connection, whose longest packet is given.
 func (g *Gate) beginCredit(packet int) {
-	g.credit, g.unasked, g.grantDue = credit.Sender{}, 0, false
-	g.s.pool.Peers = len(g.s.gates) - 1 // all but this process
-	g.received.Begin(&g.s.pool, packet)
+	g.credit.send, g.credit.unasked, g.credit.grantDue = credit.Sender{}, 0, false
+	g.s.credit.pool.Peers = len(g.s.gates) - 1 // all but this process
+	g.credit.receive.Begin(&g.s.credit.pool, packet)
 }
 
 // endCredit ends the credit of a connection. What is stored stays reserved.
 func (g *Gate) endCredit() {
 	s := g.s
-	g.received.End(&s.pool)
-	g.credit, g.unasked, g.grantDue, g.blockage.on = credit.Sender{}, 0, false, false
-	if g.short {
-		g.short = false
-		i := slices.Index(s.short, g)
-		s.short = slices.Delete(s.short, i, i+1)
+	g.credit.receive.End(&s.credit.pool)
+	g.credit.send, g.credit.unasked, g.credit.grantDue, g.credit.blockage.on = credit.Sender{}, 0, false, false
+	if g.credit.short {
+		g.credit.short = false
+		i := slices.Index(s.credit.short, g)
+		s.credit.short = slices.Delete(s.credit.short, i, i+1)
 	}
 	s.renewShort()
 }
 
 // grant is what this process has granted on this connection.
 func (g *Gate) grant() header.Credit {
-	return header.Credit{Amount: g.received.Grant(), Unasked: uint32(g.lead.eager)}
+	return header.Credit{Amount: g.credit.receive.Grant(), Unasked: uint32(g.lead.eager)}
 }
 
 // granted takes a grant of the peer.
 func (g *Gate) granted(c *header.Credit) {
-	g.credit.Granted(c.Amount)
-	g.unasked = int(c.Unasked)
-	if g.backlog.n > 0 {
+	g.credit.send.Granted(c.Amount)
+	g.credit.unasked = int(c.Unasked)
+	if g.queues.backlog.n > 0 {
 		g.markBusy()
 	}
 }
@@ -76,21 +86,21 @@ func (msg *outMsg) creditCost() int {
 
 // waitsForCredit reports whether the oldest message in the backlog waits for credit.
 func (g *Gate) waitsForCredit() bool {
-	msg := g.backlog.first
-	return msg != nil && msg.needsCredit() && !g.credit.Allows(msg.creditCost())
+	msg := g.queues.backlog.first
+	return msg != nil && msg.needsCredit() && !g.credit.send.Allows(msg.creditCost())
 }
 
 // refund takes back the credit for a message that will not reach the peer although the connection goes on.
 func (g *Gate) refund(msg *outMsg) {
 	if msg.paid {
 		msg.paid = false
-		g.credit.Unsent(msg.creditCost())
+		g.credit.send.Unsent(msg.creditCost())
 	}
 }
 
 // hadCredit ends the gate if the peer has sent more than its credit, and returns false then.
 func (l *link) hadCredit() bool {
-	if l.g.received.Exceeded() {
+	if l.g.credit.receive.Exceeded() {
 		return l.failProtocol(fmt.Errorf("%w: %w: the peer has sent more messages than it was granted "+
 			"(limit of the protocol: no option raises it)", ErrBroken, ErrLimit))
 	}
@@ -99,35 +109,35 @@ func (l *link) hadCredit() bool {
 
 // renew grants the peer more credit if it has used most of it, as far as there is memory.
 func (g *Gate) renew() {
-	if !g.received.Low() {
-		g.blockage.on = false
+	if !g.credit.receive.Low() {
+		g.credit.blockage.on = false
 		return
 	}
 	s := g.s
-	more, short := g.received.Extend(&s.pool)
-	if more && !g.byeSent { // after Bye the peer sends nothing, and may be disconnected
-		g.grantDue = true
+	more, short := g.credit.receive.Extend(&s.credit.pool)
+	if more && !g.close.sent.bye { // after Bye the peer sends nothing, and may be disconnected
+		g.credit.grantDue = true
 		g.markBusy()
 	}
-	if short && !g.short {
-		g.short = true
-		s.short = append(s.short, g)
+	if short && !g.credit.short {
+		g.credit.short = true
+		s.credit.short = append(s.credit.short, g)
 	}
-	blocked := g.received.Blocked() && g.received.Kept() > 0
-	if blocked && !g.blockage.on {
+	blocked := g.credit.receive.Blocked() && g.credit.receive.Kept() > 0
+	if blocked && !g.credit.blockage.on {
 		s.stats.Stalls++
 		s.watchProgram()
 	}
-	g.blockage.on = blocked
+	g.credit.blockage.on = blocked
 }
 
 // renewShort renews the credit of peers for which other peers have left no memory, the longest waiting first.
 func (s *Session) renewShort() {
-	for len(s.short) > 0 {
-		g := s.short[0]
-		s.short = append(s.short[:0], s.short[1:]...)
-		if g.short = false; g.received.Low() {
-			if g.renew(); g.short {
+	for len(s.credit.short) > 0 {
+		g := s.credit.short[0]
+		s.credit.short = append(s.credit.short[:0], s.credit.short[1:]...)
+		if g.credit.short = false; g.credit.receive.Low() {
+			if g.renew(); g.credit.short {
 				return
 			}
 		}

@@ -22,8 +22,8 @@ func (s *Session) takeBack(l *link, msg *outMsg, err error) {
 			s.complete(msg.req, err)
 			msg.req = nil
 		}
-	} else if r, ok := s.syncs.get(msg.sync); ok && r.g == l.g { // the request ends when the driver gives the message back
-		s.dropSync(msg.sync, r)
+	} else if r, ok := s.transfers.syncs.get(msg.sync); ok && r.g == l.g {
+		s.dropSync(msg.sync, r) // the request ends when the driver gives the message back
 		msg.req = r
 	}
 	if msg.out != nil {
@@ -38,15 +38,15 @@ func (s *Session) takeBack(l *link, msg *outMsg, err error) {
 // and is counted down, when they do.
 func (g *Gate) inDrivers() (n int) {
 	s := g.s
-	s.outs.each(func(_ uint64, o *outgoing) {
+	s.transfers.outs.each(func(_ uint64, o *outgoing) {
 		if o.g == g && !o.parked {
 			n++
 		}
 	})
-	for in := g.ins; in != nil; in = in.after {
+	for in := g.in.first; in != nil; in = in.after {
 		n++
 	}
-	for _, o := range s.liveOps {
+	for _, o := range s.oneSided.live {
 		if o.g == g {
 			n++
 		}
@@ -78,8 +78,8 @@ func (s *Session) releaseLink(l *link) bool {
 	}
 	l.released = true
 	delete(s.links, l.small)
-	if s.preferred == l {
-		s.preferred = nil
+	if s.progress.preferred == l {
+		s.progress.preferred = nil
 	}
 	return true
 }
@@ -90,7 +90,7 @@ func (s *Session) releaseLater(l *link) {
 		return
 	}
 	l.inUnreleased = true
-	l.g.unreleased++
+	l.g.dialing.unreleased++
 	s.unreleased = append(s.unreleased, l)
 	s.kickMover()
 }
@@ -120,8 +120,8 @@ func (s *Session) pollUnreleased() bool {
 		s.unreleased = s.unreleased[:last]
 		i--
 		g := l.g
-		if g.unreleased--; g.unreleased == 0 && g.dialLater {
-			g.dialLater = false
+		if g.dialing.unreleased--; g.dialing.unreleased == 0 && g.dialing.later {
+			g.dialing.later = false
 			if g.state == gateConnecting && !s.closed {
 				g.beginDial()
 			}

@@ -13,9 +13,9 @@ func (s *Session) Dump(w io.Writer) error {
 	s.mu.lock()
 	defer s.mu.unlock()
 	d := dumper{w: w}
-	d.line("rank %d of %d, job %s (%s): %+v", s.rank, s.size, s.job.ID(), s.job.Name(), s.stats)
+	d.line("rank %d of %d, job %s (%s): %+v", s.rank, s.size, s.launcher.job.ID(), s.launcher.job.Name(), s.stats)
 	d.line("%d receives posted, %d unexpected messages, %d bytes for more, %d peers wait for room, %d long active messages wait for memory",
-		s.table.Posted(), s.table.Waiting(), s.pool.Free(), len(s.short), len(s.waitingActives))
+		s.table.Posted(), s.table.Waiting(), s.credit.pool.Free(), len(s.credit.short), len(s.active.waiting))
 	for _, n := range s.nics {
 		var c driver.Counters
 		if n.small.Counters(&c); n.large != nil {
@@ -25,22 +25,23 @@ func (s *Session) Dump(w io.Writer) error {
 			n.Driver, n.Device, c.Connects, c.Refused, c.BrokenPeers, c.BadFrames, c.Busy)
 	}
 	for _, g := range s.gates {
-		if g == nil || g.state == gateIdle && g.backlog.n+g.later.n == 0 {
+		if g == nil || g.state == gateIdle && g.queues.backlog.n+g.queues.later.n == 0 {
 			continue
 		}
 		d.line("gate %d (rank %d): %s, %d in progress, %d waiting, %d for the next connection, leaving %v, bye sent %v seen %v, error %v",
-			g.index, g.rank, gateStates[g.state], g.live, g.backlog.n, g.later.n, g.leaving, g.byeSent, g.byeSeen, g.err)
+			g.index, g.rank, gateStates[g.state], g.live, g.queues.backlog.n, g.queues.later.n,
+			g.close.asked, g.close.sent.bye, g.close.seen.bye, g.err)
 		for _, l := range g.links {
 			d.line("  rail %d: %s %s, %d in the driver, %d pieces", l.rail, l.nic.Driver, l.nic.Device, l.sending.n, l.pieces)
 		}
 	}
-	s.outs.each(func(id uint64, o *outgoing) {
+	s.transfers.outs.each(func(id uint64, o *outgoing) {
 		d.line("send %#x to gate %d: %d bytes, matched %v, %d chunks held, %d fragments, error %v", id, o.g.index, o.total, o.Matched(), o.Hold(), o.frags, o.err)
 	})
-	s.ins.each(func(id uint64, in *incoming) {
+	s.transfers.ins.each(func(id uint64, in *incoming) {
 		d.line("receive %#x from gate %d: %d of %d bytes, %v, %d chunks held, error %v", id, in.g.index, in.want, in.total, in.mode, in.Hold(), in.err)
 	})
-	for _, pc := range s.pieces {
+	for _, pc := range s.transfers.pieces {
 		d.line("piece kind %d of %+v, posted %v", pc.kind, pc.chunk, pc.posted)
 	}
 	return d.err

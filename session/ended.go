@@ -19,7 +19,7 @@ const endedTimeout = time.Second
 
 // watchEnds lets the launcher report ends.
 func (s *Session) watchEnds() {
-	if w, ok := s.job.(interface {
+	if w, ok := s.launcher.job.(interface {
 		WatchEnds(f func(launch.End)) error
 	}); ok && s.size > 1 {
 		_ = w.WatchEnds(s.rankEnded) // fails if the launcher cannot, or is gone, which watchLauncher reports
@@ -30,27 +30,27 @@ func (s *Session) watchEnds() {
 func (s *Session) rankEnded(e launch.End) {
 	s.mu.lock()
 	defer s.leave()
-	if s.closed || e.Rank == s.rank || e.Rank >= s.size || s.ends[e.Rank] != nil {
+	if s.closed || e.Rank == s.rank || e.Rank >= s.size || s.launcher.ends[e.Rank] != nil {
 		return
 	}
-	if s.ends == nil {
-		s.ends = make(map[int]error)
+	if s.launcher.ends == nil {
+		s.launcher.ends = make(map[int]error)
 	}
 	kind := ErrBroken
 	if e.How == launch.Left {
 		kind = ErrClosed
 	}
-	s.ends[e.Rank] = fmt.Errorf("%w: %w", kind, e.Err())
+	s.launcher.ends[e.Rank] = fmt.Errorf("%w: %w", kind, e.Err())
 	if g := s.gates[e.Rank]; g != nil {
 		if g.state == gateConnecting {
 			g.cancelDialAfter(endedTimeout, func() bool { return true })
 		}
 		if !g.failEnded() {
-			s.awaiters = append(s.awaiters, &awaiter{ok: g.failEnded, wake: make(chan struct{}, 1)})
+			s.callers.awaiters = append(s.callers.awaiters, &awaiter{ok: g.failEnded, wake: make(chan struct{}, 1)})
 		}
 	}
-	if len(s.ends) == s.size-1 && !s.failNoSenders() {
-		s.awaiters = append(s.awaiters, &awaiter{ok: s.failNoSenders, wake: make(chan struct{}, 1)})
+	if len(s.launcher.ends) == s.size-1 && !s.failNoSenders() {
+		s.callers.awaiters = append(s.callers.awaiters, &awaiter{ok: s.failNoSenders, wake: make(chan struct{}, 1)})
 	}
 }
 
@@ -75,15 +75,15 @@ func (g *Gate) failEnded() bool {
 // addEnd adds the peer's end, if the launcher has reported it, to the error of a broken connection. If the peer had
 // closed its session before, the end replaces the error.
 func (g *Gate) addEnd(err error) error {
-	if len(g.s.ends) == 0 || g.rank < 0 || !errors.Is(err, ErrBroken) && !g.peerLeft {
+	if len(g.s.launcher.ends) == 0 || g.rank < 0 || !errors.Is(err, ErrBroken) && !g.close.peerLeft {
 		return err
 	}
-	end := g.s.ends[g.rank]
+	end := g.s.launcher.ends[g.rank]
 	var e *Error
 	if end == nil || errors.Is(err, end) || !errors.As(err, &e) {
 		return err
 	}
-	if g.peerLeft {
+	if g.close.peerLeft {
 		return g.fault(e.Op, end)
 	}
 	return g.fault(e.Op, fmt.Errorf("%w (%w)", e.Err, end))
@@ -92,7 +92,7 @@ func (g *Gate) addEnd(err error) error {
 // noSenders returns an error if no message can come any more: all other ranks have ended, and no connection is left,
 // not even one to this process itself or to another session.
 func (s *Session) noSenders() error {
-	if s.size == 1 || len(s.ends) < s.size-1 {
+	if s.size == 1 || len(s.launcher.ends) < s.size-1 {
 		return nil
 	}
 	for _, g := range s.gates {
@@ -102,7 +102,7 @@ func (s *Session) noSenders() error {
 	}
 	var why error
 	for rank := range s.size { // a rank that did not leave in order comes first
-		if end := s.ends[rank]; end != nil && (why == nil || !errors.Is(why, ErrBroken) && errors.Is(end, ErrBroken)) {
+		if end := s.launcher.ends[rank]; end != nil && (why == nil || !errors.Is(why, ErrBroken) && errors.Is(end, ErrBroken)) {
 			why = end
 		}
 	}

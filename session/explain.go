@@ -55,9 +55,9 @@ func (s *Session) explainJoin(out []Choice) {
 		return
 	}
 	var b strings.Builder
-	if s.localSize > 0 {
-		fmt.Fprintf(&b, "bywash: rank %d: local rank %d of %d on this host, may run on %d CPUs", s.rank, s.localRank, s.localSize, s.cpus)
-		if s.oversubscribed {
+	if s.host.size > 0 {
+		fmt.Fprintf(&b, "bywash: rank %d: local rank %d of %d on this host, may run on %d CPUs", s.rank, s.host.rank, s.host.size, s.host.cpus)
+		if s.host.oversubscribed {
 			b.WriteString("; ranks outnumber the CPUs: waiting ranks yield theirs")
 		}
 		b.WriteString("\n")
@@ -81,7 +81,7 @@ func (g *Gate) explainUp() {
 	}
 	var b strings.Builder
 	k := 0
-	for _, c := range g.why {
+	for _, c := range g.dialing.why {
 		fmt.Fprintf(&b, "bywash: rank %d to %s: %v", g.s.rank, g.name(), c)
 		if c.Taken && k < len(g.links) { // in the same order
 			b.WriteString("; carried by " + g.links[k].path())

@@ -19,7 +19,7 @@ const KeyHeader = keyHeader
 func (s *Session) Awaiting() bool {
 	s.mu.lock()
 	defer s.mu.unlock()
-	return len(s.awaiters) > 0
+	return len(s.callers.awaiters) > 0
 }
 
 // CancelAndFree cancels a request and gives it back in one step, so that no other goroutine sees it done.
@@ -35,7 +35,7 @@ func (r *Request) CancelAndFree() bool {
 }
 
 // Oversubscribe sets whether waiters yield their CPU, as if ranks outnumbered the CPUs.
-func (s *Session) Oversubscribe(on bool) { s.oversubscribed = on }
+func (s *Session) Oversubscribe(on bool) { s.host.oversubscribed = on }
 
 // NoDriver is the error of a process without a driver that works.
 var NoDriver = noDriver
@@ -76,36 +76,36 @@ func (s *Session) Pending() string {
 		}
 	}
 	outs, ins, syncs, ops := 0, 0, 0, 0
-	s.outs.each(func(uint64, *outgoing) { outs++ })
-	s.ins.each(func(uint64, *incoming) { ins++ })
-	s.syncs.each(func(uint64, *Request) { syncs++ })
-	s.ops.each(func(uint64, *Op) { ops++ })
+	s.transfers.outs.each(func(uint64, *outgoing) { outs++ })
+	s.transfers.ins.each(func(uint64, *incoming) { ins++ })
+	s.transfers.syncs.each(func(uint64, *Request) { syncs++ })
+	s.oneSided.ops.each(func(uint64, *Op) { ops++ })
 	count("long messages that leave", outs)
 	count("long messages that arrive", ins)
 	count("acknowledgements", syncs)
 	count("operations by message", ops)
-	count("operations", len(s.liveOps))
-	count("pieces", len(s.pieces))
+	count("operations", len(s.oneSided.live))
+	count("pieces", len(s.transfers.pieces))
 	count("receives", s.table.Posted())
 	count("unexpected messages", s.table.Waiting())
-	reserved := s.cfg.Unexpected - s.pool.Free()
+	reserved := s.cfg.Unexpected - s.credit.pool.Free()
 	for _, g := range s.gates {
 		if g != nil {
-			count("stored messages", g.received.Kept())
+			count("stored messages", g.credit.receive.Kept())
 			if g.state == gateUp || g.state == gateClosing {
 				reserved = 0 // the peer's credit
 			}
 		}
 	}
 	count("bytes reserved for unexpected messages", reserved)
-	count("bytes of the budget of active messages", s.cfg.Unexpected-s.activeBudget)
-	count("long active messages that wait for memory", len(s.waitingActives))
-	count("handlers", s.running)
+	count("bytes of the budget of active messages", s.cfg.Unexpected-s.active.budget)
+	count("long active messages that wait for memory", len(s.active.waiting))
+	count("handlers", s.active.running)
 	count("calls", len(s.calls))
-	count("regions", len(s.regions))
+	count("regions", len(s.oneSided.regions))
 	for _, g := range s.gates {
 		if g != nil && g.state != gateUp {
-			count("links, operations and others of a gate that is not connected", len(g.links)+g.ops+g.live+len(g.postponed)+g.backlog.n+g.later.n)
+			count("links, operations and others of a gate that is not connected", len(g.links)+g.ops.live+g.live+len(g.pausing.postponed)+g.queues.backlog.n+g.queues.later.n)
 		}
 	}
 	for _, l := range s.links {
@@ -184,7 +184,7 @@ func (g *Gate) ForgeGets(region *Region, length, n int) (posted int) {
 func (g *Gate) Waiting() int {
 	g.s.mu.lock()
 	defer g.s.mu.unlock()
-	return g.queued() + g.later.n
+	return g.queued() + g.queues.later.n
 }
 
 // HoldRegistrations makes the region's current registrations fail Deregister with ErrBusy until release is called, as
@@ -228,7 +228,7 @@ func (s *Session) Stop() (goOn func()) {
 func (r *Remote) Current() bool {
 	r.g.s.mu.lock()
 	defer r.g.s.mu.unlock()
-	return r.era == r.g.peerEra
+	return r.era == r.g.dialing.peerEra
 }
 
 // Forge sends these bytes as a message of the session's protocol.
@@ -246,7 +246,7 @@ func (g *Gate) Inject(b []byte) {
 	g.s.mu.lock()
 	defer g.s.leave()
 	l := g.lead
-	if l == nil || g.handling || l.rp.Driver.Phase == driver.BufferOut {
+	if l == nil || g.active.handling || l.rp.Driver.Phase == driver.BufferOut {
 		return
 	}
 	l.rp.Buf = append([]byte(nil), b...)
@@ -303,21 +303,21 @@ func (g *Gate) postRaw(b []byte, unpaid bool) bool {
 func (g *Gate) Unanswered() (syncs, longs int) {
 	g.s.mu.lock()
 	defer g.s.mu.unlock()
-	return g.syncs, g.longs
+	return g.held.syncs, g.held.longs
 }
 
 // HeldBytes returns the memory in bytes that is charged to the gate, beside unexpected messages.
 func (g *Gate) HeldBytes() int {
 	g.s.mu.lock()
 	defer g.s.mu.unlock()
-	return g.heldBytes
+	return g.held.bytes
 }
 
 // PoolBytes returns how many bytes of memory for unexpected messages are pooled.
 func (s *Session) PoolBytes() (n int) {
 	s.mu.lock()
 	defer s.mu.unlock()
-	for _, u := range s.unexpectedPool {
+	for _, u := range s.spare.unexpected {
 		for ; u != nil; u = u.next {
 			n += unexpectedCost + cap(u.buf)
 		}

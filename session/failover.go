@@ -17,6 +17,7 @@ type failover struct {
 	bytes           int      // total length of copies
 	unreportedBytes int      // bytes received since the last Seen
 	due             bool     // a Seen must be sent
+	railErr         error    // of a lost rail
 }
 
 // Limits of the copies of sent messages, and how much is received before Seen is sent: well before the peer reaches
@@ -88,7 +89,7 @@ func (l *link) taken(b []byte) error {
 // useOtherRail has another rail carry short messages if a lost one did.
 func (g *Gate) useOtherRail(l *link) {
 	if g.relay.Lost(int(l.rail)) {
-		g.lead, g.clear, g.grantDue = g.links[g.relay.Lead()], false, !g.byeSent
+		g.lead, g.clear, g.credit.grantDue = g.links[g.relay.Lead()], false, !g.close.sent.bye
 	}
 	g.markBusy()
 }
@@ -99,12 +100,12 @@ func (g *Gate) sendPreamble() (moved bool) {
 	s := g.s
 	if l := g.lead; !l.preambleSent {
 		hello := header.Greeting{Rank: uint32(s.rank), Size: uint32(s.size), Incarnation: s.card.incarnation, Era: s.era, Grant: g.grant()}
-		msg, body := s.control(header.Header{Kind: header.Hello, Extra: header.Version, Tag: g.dials}, hello.Data())
+		msg, body := s.control(header.Header{Kind: header.Hello, Extra: header.Version, Tag: g.dialing.begun}, hello.Data())
 		hello.Put(body)
 		if !l.postUnnumbered(msg) {
 			return moved
 		}
-		l.preambleSent, g.grantDue, moved = true, false, true
+		l.preambleSent, g.credit.grantDue, moved = true, false, true
 	}
 	if got, lost, ok := g.relay.Resume(); ok {
 		msg, _ := s.control(header.Header{Kind: header.Resume, Tag: got, Flags: lost}, nil)
@@ -121,11 +122,11 @@ func (g *Gate) sendPreamble() (moved bool) {
 			g.relay.due, g.relay.unreportedBytes, moved = false, 0, true
 		}
 	}
-	if g.grantDue && g.clear {
+	if g.credit.grantDue && g.clear {
 		msg, body := s.control(header.Header{Kind: header.Grant}, nil)
 		grant := g.grant()
 		if grant.Put(body); g.lead.postUnnumbered(msg) {
-			g.grantDue, moved = false, true
+			g.credit.grantDue, moved = false, true
 		}
 	}
 	return moved
@@ -144,7 +145,7 @@ func (l *link) postUnnumbered(msg *outMsg) bool {
 // hasPreamble reports whether sendPreamble has a message to send.
 func (g *Gate) hasPreamble() bool {
 	_, _, resume := g.relay.Resume()
-	return g.lead != nil && (!g.lead.preambleSent || resume || g.relay.due || g.grantDue)
+	return g.lead != nil && (!g.lead.preambleSent || resume || g.relay.due || g.credit.grantDue)
 }
 
 // seen handles the peer's Seen.
@@ -175,7 +176,7 @@ func (l *link) resume(got uint64, lost uint8) error {
 		return err
 	}
 	f.forget(g.s, n)
-	g.replay.prepend(&f.copies)
+	g.queues.replay.prepend(&f.copies)
 	f.bytes = 0
 	g.markBusy()
 	g.push()

@@ -16,17 +16,17 @@ func (g *Gate) Forget() error {
 	switch {
 	case g.foreign == nil:
 		return g.fault("forget", fmt.Errorf("%w: gates of ranks of this job cannot be removed", ErrInvalid))
-	case g.forgotten:
+	case g.close.forgotten:
 		return g.fault("forget", ErrClosed)
 	}
-	g.forgotten = true
+	g.close.forgotten = true
 	switch g.state { // the end of the connection removes it
 	case gateUp, gateClosing:
-		g.leaving = true
+		g.close.asked = true
 		g.markBusy()
 		g.tryClose()
 	case gateConnecting:
-		g.cancelDial()
+		g.dialing.cancel()
 	default:
 		g.remove()
 	}

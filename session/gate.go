@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/session/internal/credit"
 	"github.com/bywash/bywash/session/internal/match"
 	"github.com/bywash/bywash/session/internal/rdv"
 )
@@ -27,83 +26,26 @@ var gateStates = [...]string{"idle", "connecting", "up", "closing", "broken"}
 
 // Gate is the way to one peer: see the package comment. Its methods may be called from any goroutine.
 type Gate struct {
-	s              *Session
-	rank           int    // -1: of another session
-	index          uint32 // as a source of messages
-	foreign        *card
-	card           *card // of the last established connection
-	state          gateState
-	err            error // why broken
-	railErr        error // of a lost rail of this connection
-	links          []*link
-	lead           *link // carries short messages
-	clear          bool  // lead takes messages now
-	handling       bool  // a handler for an active message of this peer is running
-	handler        handlerWatch
-	relay          failover
-	pausing        pauseState
-	pauseReceived  bool
-	postponed      []postponed
-	ins            *incoming              // long messages that are arriving
-	missed         bool                   // the last prefetch of a receive was of no use
-	rts            map[uint64]*unexpected // RTS of unexpected long messages, by the peer's ids
-	probed         []*unexpected          // long messages that Improbe has returned and that were not received
-	cancelDial     func()                 // cancels the attempt to connect
-	dialCancelled  bool                   // the attempt to connect was cancelled for a pause
-	finishing      bool                   // a connection is ending in order
-	peerLeft       bool                   // the peer closed the last connection because its session ended
-	forgotten      bool                   // Forget was called
-	awaited        int                    // callers blocked in ConnectWait
-	established    uint64                 // number of connections established so far
-	peerEra        uint32
-	dials          uint64 // number of connections begun here
-	lastDial       uint64 // Session.dials when the last of them began
-	dialed         uint64 // number of connections begun by the peer, as of the last established one
-	why            []Choice
-	backlog        outQueue    // for the connection that is established or being made
-	later          outQueue    // for the connection after it
-	actives        outQueue    // active messages that wait for longOut
-	longOut        *outgoing   // the long active message that is being sent or is next
-	longIn         int         // number of the peer's long active messages that have memory here
-	dueActives     *unexpected // long active messages that arrived while a handler ran
-	waitingActives int         // number of the peer's long active messages that wait for memory
-	listed         bool        // in Session.busy
-	leaving        bool        // Disconnect was called
-	leaveNext      bool        // Disconnect was called for the connection after this one
-	leaveSent      bool
-	leaveSeen      bool
-	soonSent       bool // a Leave with flagSoon was sent
-	soonSeen       bool
-	byeSent        bool
-	byeSeen        bool
-	unreleased     int    // links of earlier connections that drivers still use
-	dialLater      bool   // connect when unreleased is 0
-	ops            int    // one-sided operations in progress
-	fences         []int  // how many of ops begin before each pending fence, and after the last
-	fence          uint64 // the number of the first pending fence
-	unanswered     int    // operations by message without a reply
-	live           int    // long messages, acknowledgements and operations in progress
-
-	// Queues that go before the backlog, in this order; see push.
-	replay      outQueue // copies that are sent again over another rail
-	firstAnswer *outMsg  // the first answer, for which the driver had no room
-	answers     answers
-	control     outQueue // of messages under way: requests for chunks, fragments
-	nextAnswers answers  // for the connection after a pause
-
-	// Memory charged to this gate; see quota.go.
-	heldBytes int  // bytes
-	syncs     int  // synchronous messages that the peer has not acknowledged
-	longs     int  // long messages that the peer has not received
-	resuming  bool // in Session.resumed
-
-	// Credit for messages that the receiver may have to store; see credit.go.
-	credit   credit.Sender   // what this process may send
-	unasked  int             // longest message in bytes that it may send at once, with its header
-	received credit.Receiver // what the peer may send, and what is stored of it
-	grantDue bool            // the peer is to be sent a Grant
-	short    bool            // in Session.short
-	blockage blockedWatch
+	s       *Session
+	rank    int    // -1: of another session
+	index   uint32 // as a source of messages
+	foreign *card  // of a peer of another session
+	state   gateState
+	err     error // why broken
+	links   []*link
+	lead    *link    // carries short messages
+	clear   bool     // lead takes messages now
+	relay   failover // of a gate with several rails
+	live    int      // long messages, acknowledgements and operations in progress
+	dialing dialing
+	close   closeState
+	pausing pausing
+	queues  queues
+	active  activeState
+	in      arriving
+	ops     gateOps
+	held    charges
+	credit  gateCredit
 }
 
 // link is one rail of a gate.
@@ -162,14 +104,14 @@ func (g *Gate) Connect() {
 func (g *Gate) ConnectWait(ctx context.Context) error {
 	s := g.s
 	s.mu.lock()
-	before := g.established
-	if g.awaited++; g.state == gateIdle && !s.closed {
+	before := g.dialing.established
+	if g.dialing.waiters++; g.state == gateIdle && !s.closed {
 		g.connect()
 	}
 	s.leave()
 	err := s.await(ctx, func() bool {
 		switch {
-		case g.established != before, s.closed: // it may have been closed again
+		case g.dialing.established != before, s.closed: // it may have been closed again
 			return true
 		case g.state == gateIdle:
 			return !s.quiesced // a concurrent Disconnect closed it
@@ -178,11 +120,11 @@ func (g *Gate) ConnectWait(ctx context.Context) error {
 	})
 	s.mu.lock()
 	defer s.leave()
-	g.awaited--
+	g.dialing.waiters--
 	switch {
 	case err != nil:
 		return g.fault("connect", err)
-	case g.established != before || g.state == gateUp:
+	case g.dialing.established != before || g.state == gateUp:
 		return nil
 	case g.state == gateBroken:
 		return g.err
@@ -201,17 +143,17 @@ func (g *Gate) Disconnect() {
 	defer g.s.leave()
 	switch g.state {
 	case gateConnecting, gateUp, gateClosing:
-		if g.later.n > 0 {
-			g.leaveNext = true
+		if g.queues.later.n > 0 {
+			g.close.askedNext = true
 		}
-		g.leaving = true
+		g.close.asked = true
 		g.markBusy()
 		g.tryClose()
 	case gateBroken:
-		if g.forgotten {
+		if g.close.forgotten {
 			return
 		}
-		g.state, g.err, g.leaving = gateIdle, nil, false
+		g.state, g.err, g.close.asked = gateIdle, nil, false
 		g.s.kickAnswerer()
 	}
 }
@@ -222,7 +164,7 @@ func (l *link) down(err error) {
 		return
 	}
 	g := l.g
-	if g.byeSeen && g.byeSent && errors.Is(err, ErrClosed) {
+	if g.close.seen.bye && g.close.sent.bye && errors.Is(err, ErrClosed) {
 		g.finish()
 		return
 	}
@@ -230,8 +172,8 @@ func (l *link) down(err error) {
 		l.lost(err)
 		return
 	}
-	if g.railErr != nil && errors.Is(err, ErrClosed) {
-		err = g.railErr // a process that crashes may have closed a rail before
+	if g.relay.railErr != nil && errors.Is(err, ErrClosed) {
+		err = g.relay.railErr // a process that crashes may have closed a rail before
 	}
 	g.fail(g.fault("connection", err))
 }
@@ -251,20 +193,20 @@ func (l *link) lost(err error) {
 	g, s := l.g, l.g.s
 	l.dead = true
 	if !errors.Is(err, ErrClosed) {
-		g.railErr = err
+		g.relay.railErr = err
 	}
 	// Report this first: the other rail may turn out to be lost when messages move there, and that is reported, too.
 	if f := s.cfg.OnError; f != nil && !errors.Is(err, ErrClosed) {
 		e := &Error{Peer: g.rank, Gate: g, Op: "rail " + l.nic.Driver, Err: err, NonFatal: true}
 		s.calls = append(s.calls, func() { f(e) })
 	}
-	for in := g.ins; in != nil; in = in.after {
+	for in := g.in.first; in != nil; in = in.after {
 		if in.mode != rdv.Null {
 			in.Lost(l.rail)
 		}
 	}
 	// The peer, which marks the rail as lost as well, will send nothing there.
-	for _, pc := range s.pieces {
+	for _, pc := range s.transfers.pieces {
 		if pc.l == l && pc.kind == pieceRecv && pc.posted {
 			_ = l.large.RecvCancel(&pc.p)
 		}
@@ -280,9 +222,9 @@ func (g *Gate) fail(err error) {
 		return
 	}
 	err = g.addEnd(err)
-	wanted := g.state != gateConnecting || g.later.n > 0 || g.wanted() || !isGone(err)
+	wanted := g.state != gateConnecting || g.queues.later.n > 0 || g.wanted() || !isGone(err)
 	g.drop(err)
-	if g.forgotten {
+	if g.close.forgotten {
 		g.remove()
 		return
 	}
@@ -312,13 +254,13 @@ func (g *Gate) drop(err error) {
 	g.lead, g.clear = nil, false
 	g.relay.drop(s)
 	g.dropPostponed(err)
-	g.resetClosing()
+	g.close.reset()
 	g.dropAnswers(err)
-	queues := []*outQueue{&g.replay, &g.control, &g.backlog, &g.later, &g.actives}
-	if o := g.longOut; o != nil && o.parked {
+	queues := []*outQueue{&g.queues.replay, &g.queues.control, &g.queues.backlog, &g.queues.later, &g.active.queue}
+	if o := g.active.out; o != nil && o.parked {
 		queues = queues[:4]
 	} else {
-		g.longOut = nil
+		g.active.out = nil
 	}
 	for _, q := range queues {
 		for msg := q.pop(); msg != nil; msg = q.pop() {
@@ -334,7 +276,7 @@ func (g *Gate) drop(err error) {
 		}
 	}
 	s.dropLong(g, err)
-	s.syncs.each(func(id uint64, r *Request) {
+	s.transfers.syncs.each(func(id uint64, r *Request) {
 		if r.g == g && !r.parked {
 			s.dropSync(id, r)
 			s.complete(r, err)
@@ -344,7 +286,7 @@ func (g *Gate) drop(err error) {
 	s.dropUnexpected(g)
 	g.dropWaitingActives(anyActive)
 	g.endCredit()
-	g.live, g.unanswered = g.inDrivers(), 0
+	g.live, g.ops.unanswered = g.inDrivers(), 0
 	for _, l := range links {
 		s.releaseLink(l)
 	}
@@ -359,8 +301,8 @@ func (g *Gate) failReceives(err error) {
 // enqueue sends a message of the program. While the connection is being closed, it queues the message for the next
 // one.
 func (g *Gate) enqueue(msg *outMsg) bool {
-	if g.state == gateClosing || g.later.n > 0 {
-		g.later.push(msg)
+	if g.state == gateClosing || g.queues.later.n > 0 {
+		g.queues.later.push(msg)
 		return false
 	}
 	if msg.needsReply() {
@@ -372,7 +314,7 @@ func (g *Gate) enqueue(msg *outMsg) bool {
 // ready reports whether something can be sent.
 func (g *Gate) ready(op string) error {
 	switch {
-	case g.s.closed, g.forgotten:
+	case g.s.closed, g.close.forgotten:
 		return g.fault(op, ErrClosed)
 	case g.state == gateBroken:
 		return g.err
@@ -411,5 +353,5 @@ func (g *Gate) Path() string {
 func (g *Gate) Explain() []Choice {
 	g.s.mu.lock()
 	defer g.s.mu.unlock()
-	return append([]Choice(nil), g.why...)
+	return append([]Choice(nil), g.dialing.why...)
 }

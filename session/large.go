@@ -31,7 +31,7 @@ type outgoing struct {
 	releasing bool   // the region is still in use
 	active    bool   // an active message
 	rtsTaken  bool   // a driver has taken the RTS
-	counted   bool   // in Gate.longs
+	counted   bool   // in Gate.held
 	parked    bool   // the RTS waits for the next connection
 	rail      uint8  // of the key
 	keyLen    int    // bytes of the key in the RTS
@@ -62,35 +62,35 @@ type incoming struct {
 	base     int // where the section of the key begins
 	nextFree *incoming
 
-	before, after *incoming // in Gate.ins
+	before, after *incoming // in Gate.in
 }
 
 func (s *Session) newOutgoing() *outgoing {
-	o := s.outPool
+	o := s.spare.outs
 	if o == nil {
 		return new(outgoing)
 	}
-	s.outPool = o.nextFree
+	s.spare.outs = o.nextFree
 	*o = outgoing{}
 	return o
 }
 
 func (s *Session) newIncoming() *incoming {
-	in := s.inPool
+	in := s.spare.ins
 	if in == nil {
 		return new(incoming)
 	}
-	s.inPool = in.nextFree
+	s.spare.ins = in.nextFree
 	*in = incoming{Receiver: in.Receiver, key: in.key[:0]}
 	return in
 }
 
 // addIn puts a message on the list of those that arrive from the peer.
 func (g *Gate) addIn(in *incoming) {
-	if in.after = g.ins; in.after != nil {
+	if in.after = g.in.first; in.after != nil {
 		in.after.before = in
 	}
-	g.ins = in
+	g.in.first = in
 }
 
 func (g *Gate) removeIn(in *incoming) {
@@ -100,7 +100,7 @@ func (g *Gate) removeIn(in *incoming) {
 	if in.before != nil {
 		in.before.after = in.after
 	} else {
-		g.ins = in.after
+		g.in.first = in.after
 	}
 	in.before, in.after = nil, nil
 }
@@ -130,7 +130,7 @@ func (g *Gate) longMsg(o *Out, n int) (*outMsg, *Request) {
 	r := g.sendRequest(o)
 	out := s.newOutgoing()
 	out.req, out.g, out.buf, out.layout, out.total = r, g, o.Buf, o.Layout, n
-	out.id = s.outs.add(out)
+	out.id = s.transfers.outs.add(out)
 	r.out = out
 	out.Begin(n, false)
 	msg := s.newOutMsg(header.Size + header.BodySize(header.RTS) + len(o.Header))
@@ -235,7 +235,7 @@ func (s *Session) receiveLong(r *Request, g *Gate, h *header.Header, req *header
 	in := s.newIncoming()
 	in.req, in.g, in.peer, in.tag, in.total = r, g, req.ID, tag, int(req.Total)
 	in.want = min(in.total, r.room())
-	in.id = s.ins.add(in)
+	in.id = s.transfers.ins.add(in)
 	g.addIn(in)
 	g.charge(incomingCost)
 	r.in = in
@@ -250,7 +250,7 @@ func (s *Session) receiveLong(r *Request, g *Gate, h *header.Header, req *header
 		in.Fail()
 	}
 	in.mode = mode
-	if g.missed = mode != rdv.Cooperative; g.missed {
+	if g.in.prefetchMissed = mode != rdv.Cooperative; g.in.prefetchMissed {
 		r.unfetch()
 	}
 	if mode == rdv.Get {
@@ -422,11 +422,11 @@ const (
 // settleIn completes a receive that is complete, or has failed.
 func (s *Session) settleIn(in *incoming) {
 	complete := in.err == nil && in.Complete()
-	if !complete && !in.Over() || !s.ins.has(in.id) {
+	if !complete && !in.Over() || !s.transfers.ins.has(in.id) {
 		return
 	}
 	g, r := in.g, in.req
-	s.ins.remove(in.id) // sending Done may end the gate, and everything that is pending at it
+	s.transfers.ins.remove(in.id) // sending Done may end the gate, and everything that is pending at it
 	g.removeIn(in)
 	status := uint8(statusDone)
 	if !complete {
@@ -447,7 +447,7 @@ func (s *Session) settleIn(in *incoming) {
 		in.choice.took(in.mode, now.Sub(in.began))
 		l.lastLong = now
 	}
-	in.nextFree, s.inPool = s.inPool, in
+	in.nextFree, s.spare.ins = s.spare.ins, in
 	g.ended()
 	r.in = nil
 	if errors.Is(in.err, errWithdrawn) && r.active == nil && !r.probed {
@@ -491,7 +491,7 @@ func (g *Gate) ended() {
 
 // settleOut completes the request of a send that is done or has failed.
 func (s *Session) settleOut(o *outgoing) {
-	if o.frags > 0 || o.releasing || !o.Complete() && !o.Over() || !s.outs.has(o.id) {
+	if o.frags > 0 || o.releasing || !o.Complete() && !o.Over() || !s.transfers.outs.has(o.id) {
 		return
 	}
 	if o.releaseMemory(); o.releasing {
@@ -500,7 +500,7 @@ func (s *Session) settleOut(o *outgoing) {
 	s.dropOut(o)
 	o.g.activeSent(o)
 	r, g, err := o.req, o.g, o.err
-	o.nextFree, s.outPool = s.outPool, o
+	o.nextFree, s.spare.outs = s.spare.outs, o
 	g.ended()
 	r.out = nil
 	s.complete(r, g.fault("send", err))
@@ -522,11 +522,11 @@ func (s *Session) withdraw(o *outgoing) bool {
 	g := o.g
 	s.dropOut(o) // see settleIn
 	queued := false
-	for _, q := range []*outQueue{&g.backlog, &g.later, &g.actives} {
+	for _, q := range []*outQueue{&g.queues.backlog, &g.queues.later, &g.active.queue} {
 		if msg := q.remove(func(msg *outMsg) bool { return msg.out == o }); msg != nil {
 			s.recycle(msg)
 			queued = true
-			if q != &g.backlog {
+			if q != &g.queues.backlog {
 				g.live++ // ended counts it down
 			}
 		}
@@ -540,7 +540,7 @@ func (s *Session) withdraw(o *outgoing) bool {
 	o.unfetch()
 	g.activeSent(o)
 	o.req.out = nil
-	o.nextFree, s.outPool = s.outPool, o
+	o.nextFree, s.spare.outs = s.spare.outs, o
 	g.ended()
 	return true
 }
@@ -548,18 +548,18 @@ func (s *Session) withdraw(o *outgoing) bool {
 // dropLong fails the long messages of a gate. Messages whose memory a driver still holds fail when it gives the memory
 // back.
 func (s *Session) dropLong(g *Gate, err error) {
-	s.outs.each(func(_ uint64, o *outgoing) {
+	s.transfers.outs.each(func(_ uint64, o *outgoing) {
 		if o.g == g && !o.parked {
 			o.fail(err)
 			s.settleOut(o)
 		}
 	})
 	var ins []*incoming // copied, because the end of one message may end others
-	for in := g.ins; in != nil; in = in.after {
+	for in := g.in.first; in != nil; in = in.after {
 		ins = append(ins, in)
 	}
 	for _, in := range ins {
-		if in.g == g && s.ins.has(in.id) {
+		if in.g == g && s.transfers.ins.has(in.id) {
 			in.abort(err)
 		}
 	}
@@ -581,7 +581,7 @@ func (in *incoming) abort(err error) {
 // refuseLong fails the messages that the peer, which is closing, has not begun to
 // receive, and that have left.
 func (s *Session) refuseLong(g *Gate) {
-	s.outs.each(func(_ uint64, o *outgoing) {
+	s.transfers.outs.each(func(_ uint64, o *outgoing) {
 		if o.g == g && !o.Matched() && !o.parked {
 			o.fail(ErrClosed)
 			s.settleOut(o)

@@ -12,12 +12,22 @@ import (
 // When the leader's request is done, it promotes a follower. When no request has completed for as many polls as a
 // caller makes, all of them sleep and leave progress to the background (progress.go).
 
+// callers are the callers that wait.
+type callers struct {
+	leader    *Request   // request whose caller polls for all
+	listens   bool       // it waits for a message, and not only for room in the driver
+	followers []*Request // requests whose callers sleep meanwhile
+	awaiters  []*awaiter // those that wait for a condition of the session
+	woken     uint32     // number of callers that were woken
+	finished  uint32     // number of times that a request was done, or was given back
+}
+
 // sleep is how the caller of a request sleeps. The session's lock guards it.
 type sleep struct {
 	on       bool // until wake
 	wake     chan struct{}
-	place    int  // in Session.followers, from 1; 0: not there
-	rests    bool // counts in Session.sleepers
+	place    int  // in callers.followers, from 1; 0: not there
+	rests    bool // counts in progress.sleepers
 	promoted bool // woken to lead
 }
 
@@ -33,7 +43,7 @@ const (
 func (r *Request) block(ctx context.Context) error {
 	s := r.s
 	for !r.done {
-		if s.leader == nil {
+		if s.callers.leader == nil {
 			s.lead(r)
 		}
 		if r.done {
@@ -50,45 +60,45 @@ func (r *Request) block(ctx context.Context) error {
 // with the lock, and returns with it.
 func (s *Session) lead(r *Request) {
 	spins, batch := spinPolls, spinBatch
-	if s.oversubscribed {
+	if s.host.oversubscribed {
 		spins, batch = oversubscribedSpins, oversubscribedBatch
 	}
-	s.leader = r
+	s.callers.leader = r
 	s.expect(r)
-	s.pollers.Add(1)
-	for polls := 0; !r.done && polls < spins && s.leader == r; {
-		if s.listens = r.listens(); s.listens {
-			s.epoch++
+	s.progress.pollers.Add(1)
+	for polls := 0; !r.done && polls < spins && s.callers.leader == r; {
+		if s.callers.listens = r.listens(); s.callers.listens {
+			s.progress.epoch++
 		}
-		woken := s.woken
+		woken := s.callers.woken
 		for end := polls + batch; polls < end; polls++ {
-			s.polling = true
+			s.progress.polling = true
 			s.poll()
-			s.polling = false
-			if r.done || s.woken != woken || s.leader != r || len(s.calls) > 0 || s.mu.wanted.Load() > 0 {
+			s.progress.polling = false
+			if r.done || s.callers.woken != woken || s.callers.leader != r || len(s.calls) > 0 || s.mu.wanted.Load() > 0 {
 				polls++
 				break
 			}
 		}
-		if s.woken != woken {
+		if s.callers.woken != woken {
 			polls = 0
 		}
 		if !r.done {
 			s.step()
-			if runtime.Gosched(); s.oversubscribed {
+			if runtime.Gosched(); s.host.oversubscribed {
 				yieldCPU()
 			}
 			s.mu.lock()
-			if s.leader == nil {
-				s.leader = r
+			if s.callers.leader == nil {
+				s.callers.leader = r
 			}
 		}
 	}
-	s.pollers.Add(-1)
-	if s.leader == r {
-		s.leader = nil
+	s.progress.pollers.Add(-1)
+	if s.callers.leader == r {
+		s.callers.leader = nil
 	}
-	if !r.done || s.leader != nil || !s.promote() {
+	if !r.done || s.callers.leader != nil || !s.promote() {
 		s.handOver()
 	}
 }
@@ -100,13 +110,13 @@ func (s *Session) step() {
 		s.leave()
 		return
 	}
-	s.leader = nil
-	s.pollers.Add(-1)
+	s.callers.leader = nil
+	s.progress.pollers.Add(-1)
 	if !s.promote() {
 		s.handOver()
 	}
 	s.leave()
-	s.pollers.Add(1)
+	s.progress.pollers.Add(1)
 }
 
 // listens reports whether the request waits for a message of the peer's, and not only for room in the driver.
@@ -116,11 +126,11 @@ func (r *Request) listens() bool {
 
 // promote wakes a caller that follows, to lead. It returns false if there is none.
 func (s *Session) promote() bool {
-	n := len(s.followers)
+	n := len(s.callers.followers)
 	if n == 0 {
 		return false
 	}
-	f := s.followers[n-1]
+	f := s.callers.followers[n-1]
 	f.sleep.promoted = true
 	f.wakeUp()
 	return true
@@ -130,14 +140,14 @@ func (s *Session) promote() bool {
 func (r *Request) wakeUp() {
 	s, z := r.s, &r.sleep
 	if z.place > 0 { // the last follower takes its place
-		last := len(s.followers) - 1
-		s.followers[z.place-1] = s.followers[last]
-		s.followers[z.place-1].sleep.place = z.place
-		s.followers[last], s.followers = nil, s.followers[:last]
+		last := len(s.callers.followers) - 1
+		s.callers.followers[z.place-1] = s.callers.followers[last]
+		s.callers.followers[z.place-1].sleep.place = z.place
+		s.callers.followers[last], s.callers.followers = nil, s.callers.followers[:last]
 		z.place = 0
 	}
 	z.on = false
-	s.woken++
+	s.callers.woken++
 	select {
 	case z.wake <- struct{}{}:
 	default:
@@ -156,9 +166,9 @@ func (r *Request) await(ctx context.Context) error {
 	default:
 	}
 	z.on = true
-	if s.leader != nil {
-		s.followers = append(s.followers, r)
-		z.place = len(s.followers)
+	if s.callers.leader != nil {
+		s.callers.followers = append(s.callers.followers, r)
+		z.place = len(s.callers.followers)
 	} else {
 		s.sleepAll(r)
 	}
@@ -177,7 +187,7 @@ func (r *Request) await(ctx context.Context) error {
 		z.rests = false
 		s.awake()
 	}
-	if z.promoted && (r.done || ended) && s.leader == nil { // another one is to lead
+	if z.promoted && (r.done || ended) && s.callers.leader == nil { // another one is to lead
 		s.promote()
 	}
 	z.promoted = false
@@ -199,11 +209,11 @@ func (r *Request) await(ctx context.Context) error {
 // sleepAll leaves progress to the background: the caller goes to sleep, and so do all followers.
 func (s *Session) sleepAll(r *Request) {
 	r.sleep.rests = true
-	s.sleepers.Add(int32(1 + len(s.followers)))
-	for _, f := range s.followers {
+	s.progress.sleepers.Add(int32(1 + len(s.callers.followers)))
+	for _, f := range s.callers.followers {
 		f.sleep.rests, f.sleep.place = true, 0
 	}
-	clear(s.followers)
-	s.followers = s.followers[:0]
+	clear(s.callers.followers)
+	s.callers.followers = s.callers.followers[:0]
 	s.kick()
 }

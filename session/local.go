@@ -6,10 +6,18 @@ import (
 	"github.com/bywash/bywash/session/launch"
 )
 
+// host is this process's place on its host.
+type host struct {
+	rank           int  // -1: not known
+	size           int  // ranks on this host; -1: not known
+	cpus           int  // number of CPUs that this process may use; 0: not known
+	oversubscribed bool // ranks outnumber the CPUs
+}
+
 // LocalRank returns this process's number among the ranks of the job on this host, from 0, and how many they are. Both
 // are -1 if the launcher does not provide them. bywash run, Open MPI's mpirun and MPICH's mpiexec do; Slurm's srun
 // provides the rank alone.
-func (s *Session) LocalRank() (rank, size int) { return s.localRank, s.localSize }
+func (s *Session) LocalRank() (rank, size int) { return s.host.rank, s.host.size }
 
 // findLocal reads the place on this host from the launcher's variables, and how many CPUs this process may use.
 func (s *Session) findLocal(env func(string) string) {
@@ -21,13 +29,13 @@ func (s *Session) findLocal(env func(string) string) {
 		}
 		return -1
 	}
-	s.localRank, s.localSize = -1, -1
-	if s.ownJob {
-		s.localRank = first(launch.EnvLocalRank, "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
-		s.localSize = first(launch.EnvLocalSize, "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+	s.host.rank, s.host.size = -1, -1
+	if s.launcher.own {
+		s.host.rank = first(launch.EnvLocalRank, "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
+		s.host.size = first(launch.EnvLocalSize, "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 	}
-	s.cpus = usableCPUs()
-	s.oversubscribed = s.cpus > 0 && s.localSize > s.cpus
+	s.host.cpus = usableCPUs()
+	s.host.oversubscribed = s.host.cpus > 0 && s.host.size > s.host.cpus
 }
 
 // oversubscribedBatch is how many polls a waiter makes before it gives up its CPU, where ranks outnumber the CPUs: the

@@ -26,30 +26,42 @@ const maxLong = 16
 var errNoMemory = fmt.Errorf("%w: more than the peer takes; its Config.MaxMessage, or Config.Unexpected for active messages, allows less",
 	driver.ErrTooLong)
 
+// activeState are the active messages of a gate that are long, or wait for others.
+type activeState struct {
+	queue    outQueue    // those that wait for out
+	out      *outgoing   // the long one that is being sent or is next
+	in       int         // number of the peer's long ones that have memory here
+	waiting  int         // number of the peer's long ones that wait for memory
+	due      *unexpected // long ones that arrived while a handler ran
+	handling bool        // a handler is running
+	resuming bool        // the gate is in actives.resumed
+	watch    handlerWatch
+}
+
 // enqueueActive sends an active message, or queues it behind a long one. Urgent short ones do not wait.
 func (g *Gate) enqueueActive(msg *outMsg) bool {
-	if (g.longOut != nil || g.actives.n > 0) && !(msg.urgent && msg.out == nil) {
-		g.actives.insert(msg)
+	if (g.active.out != nil || g.active.queue.n > 0) && !(msg.urgent && msg.out == nil) {
+		g.active.queue.insert(msg)
 		return false
 	}
 	if msg.out != nil {
-		g.longOut = msg.out
+		g.active.out = msg.out
 	}
 	return g.enqueue(msg)
 }
 
 // activeSent sends the active messages that waited for o, if o is the long active message in progress.
 func (g *Gate) activeSent(o *outgoing) {
-	if g.longOut != o {
+	if g.active.out != o {
 		return
 	}
-	g.longOut = nil
-	for g.longOut == nil {
-		msg := g.actives.pop()
+	g.active.out = nil
+	for g.active.out == nil {
+		msg := g.active.queue.pop()
 		if msg == nil {
 			return
 		}
-		g.longOut = msg.out
+		g.active.out = msg.out
 		g.enqueue(msg)
 	}
 }
@@ -57,16 +69,16 @@ func (g *Gate) activeSent(o *outgoing) {
 // arriveActive receives a long active message, as soon as there is memory. It is part of arrive.
 func (l *link) arriveActive(h *header.Header, req *header.Request, b []byte) bool {
 	g, s := l.g, l.g.s
-	if g.longIn+g.waitingActives >= maxLong {
+	if g.active.in+g.active.waiting >= maxLong {
 		return l.failProtocol(fmt.Errorf("%w: %d long active messages at once", ErrBroken, maxLong))
 	}
 	switch cost := activeCost(h, req); {
 	case cost > s.cfg.Unexpected:
 		g.done(req.ID, statusTooLong, true)
 		return true
-	case len(s.waitingActives) > 0 || cost > s.activeBudget:
-		s.waitingActives = append(s.waitingActives, waitingActive{g: g, h: *h, req: *req, b: bytes.Clone(b)})
-		g.waitingActives++
+	case len(s.active.waiting) > 0 || cost > s.active.budget:
+		s.active.waiting = append(s.active.waiting, waitingActive{g: g, h: *h, req: *req, b: bytes.Clone(b)})
+		g.active.waiting++
 		g.charge(waitingActiveCost + len(b))
 		return true
 	}
@@ -85,8 +97,8 @@ func (g *Gate) beginActive(h *header.Header, req *header.Request, b []byte) erro
 	n := int(req.Total)
 	u := s.newUnexpected(n + len(extra))
 	u.long = true
-	s.activeBudget -= u.cost
-	g.longIn++
+	s.active.budget -= u.cost
+	g.active.in++
 	u.g, u.h = g, *h
 	copy(u.buf[n:], extra)
 	u.now = Active{Data: u.buf[:n:n], Header: u.buf[n:]}
@@ -113,9 +125,9 @@ const waitingActiveCost = int(unsafe.Sizeof(waitingActive{}))
 
 // beginActives begins to receive the long active messages for which there is memory now, the oldest first.
 func (s *Session) beginActives() {
-	for len(s.waitingActives) > 0 {
-		w := s.waitingActives[0]
-		if activeCost(&w.h, &w.req) > s.activeBudget {
+	for len(s.active.waiting) > 0 {
+		w := s.active.waiting[0]
+		if activeCost(&w.h, &w.req) > s.active.budget {
 			return
 		}
 		s.dropWaitingActive(0)
@@ -127,16 +139,16 @@ func (s *Session) beginActives() {
 
 // dropWaitingActive removes a long active message that waits for memory.
 func (s *Session) dropWaitingActive(i int) {
-	w := &s.waitingActives[i]
-	w.g.waitingActives--
+	w := &s.active.waiting[i]
+	w.g.active.waiting--
 	w.g.charge(-waitingActiveCost - len(w.b))
-	s.waitingActives = slices.Delete(s.waitingActives, i, i+1)
+	s.active.waiting = slices.Delete(s.active.waiting, i, i+1)
 }
 
 // dropWaitingActives removes those of the peer's long active messages that wait for memory for which f holds.
 func (g *Gate) dropWaitingActives(f func(*waitingActive) bool) {
-	for i := len(g.s.waitingActives) - 1; i >= 0 && g.waitingActives > 0; i-- {
-		if w := &g.s.waitingActives[i]; w.g == g && f(w) {
+	for i := len(g.s.active.waiting) - 1; i >= 0 && g.active.waiting > 0; i-- {
+		if w := &g.s.active.waiting[i]; w.g == g && f(w) {
 			g.s.dropWaitingActive(i)
 		}
 	}
@@ -151,16 +163,16 @@ func (s *Session) activeEnded(u *unexpected, err error) {
 	g := u.g
 	switch {
 	case err != nil || s.closed:
-		g.longIn--
+		g.active.in--
 		s.freeUnexpected(u)
-	case g.handling: // called when that handler has returned
-		end := &g.dueActives
+	case g.active.handling: // called when that handler has returned
+		end := &g.active.due
 		for *end != nil {
 			end = &(*end).next
 		}
 		*end = u
 	default:
-		g.handling = true // nothing overtakes it
+		g.active.handling = true // nothing overtakes it
 		s.calls = append(s.calls, u.call)
 	}
 }
@@ -168,21 +180,21 @@ func (s *Session) activeEnded(u *unexpected, err error) {
 // handled ends the call of a handler.
 func (g *Gate) handled() {
 	s := g.s
-	if u := g.dueActives; u != nil {
-		g.dueActives, u.next = u.next, nil
+	if u := g.active.due; u != nil {
+		g.active.due, u.next = u.next, nil
 		s.calls = append(s.calls, u.call)
 		return
 	}
-	g.handling = false
+	g.active.handling = false
 	// The driver may have reported an arrival while the handler ran, and reports it only once.
 	g.resume()
 }
 
 // resume has the gate polled again.
 func (g *Gate) resume() {
-	if !g.resuming { // a flood of messages must not make the list grow
-		g.resuming = true
-		g.s.resumed = append(g.s.resumed, g)
+	if !g.active.resuming { // a flood of messages must not make the list grow
+		g.active.resuming = true
+		g.s.active.resumed = append(g.s.active.resumed, g)
 	}
 	g.s.kickMover()
 }
@@ -192,10 +204,10 @@ func (s *Session) handleLong(u *unexpected) {
 	s.mu.lock()
 	defer s.leave()
 	g := u.g
-	if f := s.handlers[uint8(u.h.Tag)]; f == nil {
+	if f := s.active.handlers[uint8(u.h.Tag)]; f == nil {
 		s.stats.Bad++
 	} else if !s.closed {
-		s.running++
+		s.active.running++
 		g.begins(uint8(u.h.Tag))
 		s.mu.unlock()
 		f(g, &u.now)
@@ -203,16 +215,16 @@ func (s *Session) handleLong(u *unexpected) {
 		s.stopped()
 	}
 	g.handled()
-	g.longIn--
+	g.active.in--
 	s.freeUnexpected(u)
 }
 
 // takeResumed takes what has arrived at gates while nothing was taken from them.
 func (s *Session) takeResumed() (moved bool) {
-	for n := len(s.resumed); n > 0 && len(s.resumed) > 0; n-- {
-		g := s.resumed[0]
-		s.resumed = append(s.resumed[:0], s.resumed[1:]...)
-		g.resuming = false
+	for n := len(s.active.resumed); n > 0 && len(s.active.resumed) > 0; n-- {
+		g := s.active.resumed[0]
+		s.active.resumed = append(s.active.resumed[:0], s.active.resumed[1:]...)
+		g.active.resuming = false
 		again := false
 		for _, l := range g.links {
 			taken := 0

@@ -36,13 +36,13 @@ type blockedWatch struct {
 // noticeBlocked reports that a peer, which may wait for credit, has got none since the last look. It returns whether it
 // has to look again.
 func (g *Gate) noticeBlocked() (again bool) {
-	s, w := g.s, &g.blockage
-	kept, grant := g.received.Kept(), g.received.Grant()
+	s, w := g.s, &g.credit.blockage
+	kept, grant := g.credit.receive.Kept(), g.credit.receive.Grant()
 	switch {
-	case w.reported || !w.on || !g.received.Blocked():
+	case w.reported || !w.on || !g.credit.receive.Blocked():
 		w.kept = 0
 		return false
-	case g.handling || w.kept != kept || w.grant != grant:
+	case g.active.handling || w.kept != kept || w.grant != grant:
 		w.kept, w.grant = kept, grant
 		return true
 	}
@@ -63,22 +63,28 @@ type handlerWatch struct {
 
 // begins counts the call of a handler, and has the program watched. The caller holds the session's lock.
 func (g *Gate) begins(number uint8) {
-	g.handler.number = number
-	g.handler.calls++
-	if !g.handler.reported {
+	g.active.watch.number = number
+	g.active.watch.calls++
+	if !g.active.watch.reported {
 		g.s.watchProgram()
 	}
+}
+
+// programWatch is the timer of lookAtProgram.
+type programWatch struct {
+	on    bool // it runs
+	timer *time.Timer
 }
 
 // watchProgram has lookAtProgram look after noticeTime.
 func (s *Session) watchProgram() {
 	switch {
-	case s.watched:
-	case s.watchTimer == nil:
-		s.watched, s.watchTimer = true, time.AfterFunc(noticeTime, s.lookAtProgram)
+	case s.watch.on:
+	case s.watch.timer == nil:
+		s.watch.on, s.watch.timer = true, time.AfterFunc(noticeTime, s.lookAtProgram)
 	default:
-		s.watched = true
-		s.watchTimer.Reset(noticeTime)
+		s.watch.on = true
+		s.watch.timer.Reset(noticeTime)
 	}
 }
 
@@ -86,26 +92,26 @@ func (s *Session) watchProgram() {
 func (s *Session) lookAtProgram() {
 	s.mu.lock()
 	defer s.leave()
-	s.watched = false
+	s.watch.on = false
 	if s.closed {
 		return
 	}
 	for _, g := range s.gates {
 		if g != nil {
-			s.watched = g.noticeHandler() || s.watched
-			s.watched = g.noticeBlocked() || s.watched
+			s.watch.on = g.noticeHandler() || s.watch.on
+			s.watch.on = g.noticeBlocked() || s.watch.on
 		}
 	}
-	if s.watched {
-		s.watchTimer.Reset(noticeTime)
+	if s.watch.on {
+		s.watch.timer.Reset(noticeTime)
 	}
 }
 
 // noticeHandler reports a handler that has run since the last look. It returns whether another one runs.
 func (g *Gate) noticeHandler() (again bool) {
-	w := &g.handler
+	w := &g.active.watch
 	switch {
-	case !g.handling || w.reported:
+	case !g.active.handling || w.reported:
 		return false
 	case w.seen != w.calls:
 		w.seen = w.calls

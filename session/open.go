@@ -194,7 +194,7 @@ func (s *Session) top() int {
 // agree reports whether all ranks have opened the same most exclusive drivers and reach each other by them, if the
 // launcher can find out; else false. All ranks ask.
 func (s *Session) agree(ctx context.Context) (bool, error) {
-	job, ok := s.job.(interface {
+	job, ok := s.launcher.job.(interface {
 		Agree(ctx context.Context, word []byte) (bool, error)
 	})
 	if !ok {

@@ -30,6 +30,21 @@ const (
 	opAtomic // and the driver's number of the operation
 )
 
+// oneSided are the operations of a session, and the regions that peers may access.
+type oneSided struct {
+	regions map[uint64]*Region
+	ops     slab[*Op] // by message
+	live    []*Op
+}
+
+// gateOps are the one-sided operations of a gate.
+type gateOps struct {
+	live       int    // in progress
+	fences     []int  // how many of those begin before each pending fence, and after the last
+	fence      uint64 // the number of the first pending fence
+	unanswered int    // operations by message without a reply
+}
+
 // Op is a one-sided operation in progress.
 type Op struct {
 	d        driver.Op
@@ -58,19 +73,19 @@ type Op struct {
 }
 
 func (s *Session) newOp() *Op {
-	o := s.opPool
+	o := s.spare.ops
 	if o == nil {
 		return new(Op)
 	}
-	s.opPool = o.nextFree
+	s.spare.ops = o.nextFree
 	o.nextFree = nil
 	return o
 }
 
 // freeOp frees an operation that no driver has. Its gate is cleared, by which other users see that it is gone.
 func (s *Session) freeOp(o *Op) {
-	*o = Op{nextFree: s.opPool}
-	s.opPool = o
+	*o = Op{nextFree: s.spare.ops}
+	s.spare.ops = o
 }
 
 // Iput starts to write buf into the peer's region at byte off. When the request is done, the data is visible to the
@@ -135,34 +150,34 @@ func waitOp(ctx context.Context) func(*Request, error) (Status, error) {
 func (g *Gate) Fence() {
 	g.s.mu.lock()
 	defer g.s.leave()
-	if n := len(g.fences); n > 0 && g.fences[n-1] > 0 {
-		g.fences = append(g.fences, 0)
+	if n := len(g.ops.fences); n > 0 && g.ops.fences[n-1] > 0 {
+		g.ops.fences = append(g.ops.fences, 0)
 	}
 }
 
 // fenced counts an operation that begins: it waits until none is left before the fence before it.
 func (g *Gate) fenced(o *Op) {
-	if len(g.fences) == 0 {
-		g.fences = append(g.fences, 0)
+	if len(g.ops.fences) == 0 {
+		g.ops.fences = append(g.ops.fences, 0)
 	}
-	last := len(g.fences) - 1
-	g.fences[last]++
-	o.fence = g.fence + uint64(last)
+	last := len(g.ops.fences) - 1
+	g.ops.fences[last]++
+	o.fence = g.ops.fence + uint64(last)
 }
 
 // unfenced counts down an operation that is over.
 func (g *Gate) unfenced(o *Op) {
-	g.fences[o.fence-g.fence]--
-	for len(g.fences) > 1 && g.fences[0] == 0 {
-		g.fences = g.fences[:copy(g.fences, g.fences[1:])]
-		g.fence++
+	g.ops.fences[o.fence-g.ops.fence]--
+	for len(g.ops.fences) > 1 && g.ops.fences[0] == 0 {
+		g.ops.fences = g.ops.fences[:copy(g.ops.fences, g.ops.fences[1:])]
+		g.ops.fence++
 	}
 }
 
 // Flush blocks until all one-sided operations on this gate are done, or ctx ends. Requests of these operations must
 // still be given back with Wait or Test.
 func (g *Gate) Flush(ctx context.Context) error {
-	return g.fault("flush", g.s.await(ctx, func() bool { return g.ops == 0 }))
+	return g.fault("flush", g.s.await(ctx, func() bool { return g.ops.live == 0 }))
 }
 
 func (o *Op) check() error {
@@ -207,10 +222,10 @@ func (g *Gate) operate(name string, what uint8, remote *Remote, off int, buf []b
 	r := s.request(name)
 	r.g, r.remote = g, true
 	o.req = r
-	g.ops++
+	g.ops.live++
 	g.live++
 	g.fenced(o)
-	s.liveOps = append(s.liveOps, o)
+	s.oneSided.live = append(s.oneSided.live, o)
 	if g.state == gateIdle {
 		g.connect()
 	}
@@ -221,9 +236,9 @@ func (g *Gate) operate(name string, what uint8, remote *Remote, off int, buf []b
 }
 
 func (s *Session) removeOp(o *Op) {
-	for i := len(s.liveOps) - 1; i >= 0; i-- {
-		if s.liveOps[i] == o {
-			s.liveOps = append(s.liveOps[:i], s.liveOps[i+1:]...)
+	for i := len(s.oneSided.live) - 1; i >= 0; i-- {
+		if s.oneSided.live[i] == o {
+			s.oneSided.live = append(s.oneSided.live[:i], s.oneSided.live[i+1:]...)
 			o.g.unfenced(o)
 			return
 		}
@@ -233,8 +248,8 @@ func (s *Session) removeOp(o *Op) {
 // moveOps moves on all operations under way.
 func (s *Session) moveOps() bool {
 	moved := false
-	for i := 0; i < len(s.liveOps); i++ {
-		o := s.liveOps[i]
+	for i := 0; i < len(s.oneSided.live); i++ {
+		o := s.oneSided.live[i]
 		if o.move(s) {
 			moved = true
 			i--
@@ -250,10 +265,10 @@ func (o *Op) move(s *Session) bool {
 		return false
 	}
 	if !o.started {
-		if o.fence != g.fence {
+		if o.fence != g.ops.fence {
 			return false // one from before the fence is under way
 		}
-		if g.state != gateUp || g.pausing != notPaused || o.again && !g.clear {
+		if g.state != gateUp || g.pausing.state != notPaused || o.again && !g.clear {
 			return false
 		}
 		o.started = true
@@ -335,7 +350,7 @@ func (o *Op) choose() {
 func (o *Op) end(s *Session, err error) {
 	s.removeOp(o)
 	g, r := o.g, o.req
-	g.ops--
+	g.ops.live--
 	if l := o.l; l != nil {
 		o.l = nil
 		if l.pieces--; l.dead {
@@ -343,7 +358,7 @@ func (o *Op) end(s *Session, err error) {
 		}
 	}
 	if o.id != 0 {
-		s.ops.remove(o.id)
+		s.oneSided.ops.remove(o.id)
 	}
 	if err != nil && o.what >= opAtomic && isGone(err) {
 		err = fmt.Errorf("%w: %w", ErrUnknown, err)
@@ -364,13 +379,14 @@ const (
 func (o *Op) send(s *Session) bool {
 	g := o.g
 	if o.id == 0 {
-		o.id = s.ops.add(o)
+		o.id = s.oneSided.ops.add(o)
 	}
 	if o.answered() {
 		return false // until the driver has given the memory back
 	}
 	most := min(g.lead.eager, s.eager) - header.Size - header.BodySize(header.Op)
-	for o.err == nil && o.flying < maxFlying && g.unanswered < maxUnanswered && (o.next < len(o.buf) || o.next == 0 && o.flying == 0 && o.done == 0) {
+	for o.err == nil && o.flying < maxFlying && g.ops.unanswered < maxUnanswered &&
+		(o.next < len(o.buf) || o.next == 0 && o.flying == 0 && o.done == 0) {
 		n := min(len(o.buf)-o.next, most)
 		op := header.Operation{
 			ID: o.id, Region: o.remote.id, Offset: uint64(o.off + o.next), Length: uint32(n), What: o.what,
@@ -389,7 +405,7 @@ func (o *Op) send(s *Session) bool {
 		msg.id = o.id
 		o.next += n
 		o.flying++
-		g.unanswered++
+		g.ops.unanswered++
 		if n == 0 {
 			o.done = -1 // asked for
 		}
@@ -433,7 +449,7 @@ func (l *link) operation(body, data []byte) error {
 
 // carryOut checks and does an operation. It returns one of opErrors.
 func (s *Session) carryOut(op *header.Operation, data []byte, out *header.Outcome) (answer []byte, err error) {
-	r, ok := s.regions[op.Region]
+	r, ok := s.oneSided.regions[op.Region]
 	if !ok {
 		return nil, driver.ErrRemoteKey
 	}
@@ -474,7 +490,7 @@ func (l *link) reply(h *header.Header, body, data []byte) error {
 	if err := out.Parse(body); err != nil {
 		return err
 	}
-	o, ok := s.ops.get(h.Tag)
+	o, ok := s.oneSided.ops.get(h.Tag)
 	if !ok || o.g != l.g {
 		s.stats.Bad++
 		return nil
@@ -484,7 +500,7 @@ func (l *link) reply(h *header.Header, body, data []byte) error {
 	}
 	o.replies++
 	o.flying--
-	l.g.unanswered--
+	l.g.ops.unanswered--
 	if int(out.Status) >= len(opErrors) || o.flying < 0 {
 		return header.ErrMalformed
 	}
@@ -509,8 +525,8 @@ func (l *link) reply(h *header.Header, body, data []byte) error {
 
 // dropOps fails the operations on a gate. Native operations are polled until the driver no longer uses their memory.
 func (s *Session) dropOps(g *Gate, err error) {
-	for i := 0; i < len(s.liveOps); i++ {
-		o := s.liveOps[i]
+	for i := 0; i < len(s.oneSided.live); i++ {
+		o := s.oneSided.live[i]
 		if o.g != g {
 			continue
 		}
@@ -518,7 +534,7 @@ func (s *Session) dropOps(g *Gate, err error) {
 			o.err = err // another connection is not its
 			continue
 		}
-		if g.finishing && !o.started {
+		if g.close.finishing && !o.started {
 			continue // the next connection's
 		}
 		if o.inDriver > 0 {

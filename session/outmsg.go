@@ -32,6 +32,17 @@ type outMsg struct {
 // even while the driver still uses the message.
 const copyMax = 256
 
+// queues are a gate's messages that wait to leave, in the order in which push sends them; see there.
+type queues struct {
+	replay      outQueue // copies that are sent again over another rail
+	firstAnswer *outMsg  // the first answer, for which the driver had no room
+	answers     answers
+	control     outQueue // of messages under way: requests for chunks, fragments
+	backlog     outQueue // for the connection that is established or being made
+	later       outQueue // for the connection after it
+	listed      bool     // the gate is in Session.busy
+}
+
 // outQueue is a queue of outgoing messages.
 type outQueue struct {
 	first, last *outMsg
@@ -145,11 +156,11 @@ func (q *outQueue) remove(f func(*outMsg) bool) *outMsg {
 
 // newOutMsg returns a message from the pool with room for n bytes of header and body.
 func (s *Session) newOutMsg(n int) *outMsg {
-	msg := s.msgPool
+	msg := s.spare.msgs
 	if msg == nil {
 		msg = new(outMsg)
 	} else {
-		s.msgPool = msg.next
+		s.spare.msgs = msg.next
 		msg.next = nil
 	}
 	switch {
@@ -157,7 +168,7 @@ func (s *Session) newOutMsg(n int) *outMsg {
 		msg.buf = msg.room[:n]
 	default:
 		if n > cap(msg.big) {
-			s.bigBytes += 2*n - cap(msg.big)
+			s.spare.msgBytes += 2*n - cap(msg.big)
 			msg.big = make([]byte, 2*n)
 		}
 		msg.buf = msg.big[:n]
@@ -170,8 +181,8 @@ const maxBigBytes = 4 << 20
 
 // trim frees memory of messages in the pool, down to maxBigBytes.
 func (s *Session) trim() {
-	for msg := s.msgPool; msg != nil && s.bigBytes > maxBigBytes; msg = msg.next {
-		s.bigBytes -= cap(msg.big)
+	for msg := s.spare.msgs; msg != nil && s.spare.msgBytes > maxBigBytes; msg = msg.next {
+		s.spare.msgBytes -= cap(msg.big)
 		msg.big = nil
 	}
 }
@@ -184,8 +195,8 @@ func (s *Session) recycle(msg *outMsg) {
 	msg.req, msg.out, msg.frag, msg.sync, msg.id, msg.urgent, msg.counted, msg.paid = nil, nil, nil, 0, 0, false, false, false
 	msg.iov[1] = nil
 	msg.p.IOV = nil
-	msg.next = s.msgPool
-	s.msgPool = msg
+	msg.next = s.spare.msgs
+	s.spare.msgs = msg
 }
 
 // control makes an outgoing control message with room for its body, and data.
@@ -214,7 +225,7 @@ func (g *Gate) dispatch(msg *outMsg) bool {
 		g.s.msgFailed(msg, g.err)
 		return true
 	}
-	g.backlog.insert(msg)
+	g.queues.backlog.insert(msg)
 	g.markWaiting()
 	return false
 }
@@ -234,7 +245,7 @@ func (l *link) post(msg *outMsg) (left, taken bool) {
 	}
 	cost := 0 // in credit
 	if msg.needsCredit() {
-		if cost = msg.creditCost(); !l.g.credit.Allows(cost) {
+		if cost = msg.creditCost(); !l.g.credit.send.Allows(cost) {
 			return false, false
 		}
 	}
@@ -256,7 +267,7 @@ func (l *link) post(msg *outMsg) (left, taken bool) {
 	if posted {
 		if cost > 0 {
 			msg.paid = true
-			l.g.credit.Sent(cost)
+			l.g.credit.send.Sent(cost)
 		}
 		if many {
 			l.g.relay.keep(l.g.s, msg)
@@ -334,16 +345,16 @@ func (s *Session) msgFailed(msg *outMsg, err error) {
 		o.frags--
 		s.settleOut(o)
 	}
-	if o, ok := s.outs.get(msg.id); ok && o == msg.out {
+	if o, ok := s.transfers.outs.get(msg.id); ok && o == msg.out {
 		o.fail(cause(err))
 		s.settleOut(o)
 	}
-	if r, ok := s.syncs.get(msg.sync); ok && msg.sync != 0 {
+	if r, ok := s.transfers.syncs.get(msg.sync); ok && msg.sync != 0 {
 		s.dropSync(msg.sync, r)
 		r.g.ended()
 		s.complete(r, err)
 	}
-	if o, ok := s.ops.get(msg.id); ok && msg.out == nil && msg.counted {
+	if o, ok := s.oneSided.ops.get(msg.id); ok && msg.out == nil && msg.counted {
 		if o.inDriver--; o.inDriver == 0 && o.dropped {
 			o.end(s, o.err)
 		}
@@ -361,8 +372,8 @@ func cause(err error) error {
 
 // markBusy puts the gate on the list of those with something to send.
 func (g *Gate) markBusy() {
-	if !g.listed {
-		g.listed = true
+	if !g.queues.listed {
+		g.queues.listed = true
 		g.s.busy = append(g.s.busy, g)
 		g.s.kickMover()
 	}
@@ -403,7 +414,7 @@ func (g *Gate) push() (moved, more bool) {
 	if g.lead == nil {
 		return moved, false // the next established connection lists the gate again
 	}
-	if !g.clear || g.relay.due || g.grantDue {
+	if !g.clear || g.relay.due || g.credit.grantDue {
 		moved = g.sendPreamble() || moved
 	}
 	moved = g.pushQueues() || moved
@@ -411,7 +422,7 @@ func (g *Gate) push() (moved, more bool) {
 		more = more || l.sending.n > 0
 	}
 	waits := g.queued() // not for credit, whose grant lists the gate again
-	if waits == g.backlog.n && g.waitsForCredit() {
+	if waits == g.queues.backlog.n && g.waitsForCredit() {
 		waits = 0
 	}
 	return moved, more || waits > 0 || g.hasPreamble()
@@ -421,16 +432,16 @@ func (g *Gate) push() (moved, more bool) {
 // again over another rail, because they are the oldest; then answers, which end something; then control messages of
 // transfers in progress; then messages, which begin something. It reports whether anything left.
 func (g *Gate) pushQueues() bool {
-	first, room := g.pushQueue(&g.replay)
+	first, room := g.pushQueue(&g.queues.replay)
 	second, third, fourth := false, false, false
 	if room {
 		second, room = g.pushAnswers()
 	}
 	if room {
-		third, room = g.pushQueue(&g.control)
+		third, room = g.pushQueue(&g.queues.control)
 	}
 	if room {
-		fourth, _ = g.pushQueue(&g.backlog)
+		fourth, _ = g.pushQueue(&g.queues.backlog)
 	}
 	return first || second || third || fourth
 }

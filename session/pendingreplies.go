@@ -14,15 +14,15 @@ func (s *Session) noteTaken(msg *outMsg) {
 		msg.out.rtsTaken = true
 		if o := msg.out; !o.counted {
 			o.counted = true
-			o.g.longs++
+			o.g.held.longs++
 		}
-	} else if r, ok := s.syncs.get(msg.sync); ok && msg.sync != 0 {
+	} else if r, ok := s.transfers.syncs.get(msg.sync); ok && msg.sync != 0 {
 		r.inDriver = true
 		if !r.taken {
 			r.taken = true
-			r.g.syncs++
+			r.g.held.syncs++
 		}
-	} else if o, ok := s.ops.get(msg.id); ok && msg.id != 0 {
+	} else if o, ok := s.oneSided.ops.get(msg.id); ok && msg.id != 0 {
 		o.sent++
 		o.inDriver++
 		msg.counted = true
@@ -34,11 +34,11 @@ func (s *Session) noteReturned(msg *outMsg) {
 	if msg.out != nil {
 		return // the driver has used none of its memory
 	}
-	if r, ok := s.syncs.get(msg.sync); ok && msg.sync != 0 {
+	if r, ok := s.transfers.syncs.get(msg.sync); ok && msg.sync != 0 {
 		if r.inDriver = false; r.acked {
 			s.matched(r)
 		}
-	} else if o, ok := s.ops.get(msg.id); ok && msg.id != 0 {
+	} else if o, ok := s.oneSided.ops.get(msg.id); ok && msg.id != 0 {
 		if o.inDriver--; o.inDriver == 0 && (o.dropped || o.answered()) {
 			o.end(s, o.err)
 		}
@@ -48,7 +48,7 @@ func (s *Session) noteReturned(msg *outMsg) {
 // acked handles an ACK.
 func (l *link) acked(id uint64) error {
 	s := l.g.s
-	r, ok := s.syncs.get(id)
+	r, ok := s.transfers.syncs.get(id)
 	if !ok || r.g != l.g {
 		s.stats.Bad++
 		return nil
@@ -71,27 +71,27 @@ func (s *Session) matched(r *Request) {
 
 // dropSync removes a synchronous message that is over.
 func (s *Session) dropSync(id uint64, r *Request) {
-	s.syncs.remove(id)
+	s.transfers.syncs.remove(id)
 	if r.taken {
 		r.taken = false
-		r.g.syncs--
+		r.g.held.syncs--
 		r.g.unblock()
 	}
 }
 
 // dropOut removes a long message that is over.
 func (s *Session) dropOut(o *outgoing) {
-	s.outs.remove(o.id)
+	s.transfers.outs.remove(o.id)
 	if o.counted {
 		o.counted = false
-		o.g.longs--
+		o.g.held.longs--
 		o.g.unblock()
 	}
 }
 
 // unblock has the backlog pushed again, which may have waited for an answer of the peer.
 func (g *Gate) unblock() {
-	if g.backlog.n > 0 {
+	if g.queues.backlog.n > 0 {
 		g.markBusy()
 	}
 }

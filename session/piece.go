@@ -41,11 +41,11 @@ type piece struct {
 }
 
 func (s *Session) newPiece(l *link) *piece {
-	pc := s.piecePool
+	pc := s.spare.pieces
 	if pc == nil {
 		pc = new(piece)
 	} else {
-		s.piecePool = pc.next
+		s.spare.pieces = pc.next
 		*pc = piece{rdv: pc.rdv[:0]}
 		if cap(pc.rdv) > maxPooledRdv {
 			pc.rdv = nil
@@ -78,8 +78,8 @@ func (s *Session) freePiece(pc *piece) {
 		}
 	}
 	pc.l, pc.out, pc.in, pc.ahead = nil, nil, nil, false
-	pc.next = s.piecePool
-	s.piecePool = pc
+	pc.next = s.spare.pieces
+	s.spare.pieces = pc
 }
 
 // aim points the packet at the chunk's part of the memory.
@@ -152,8 +152,8 @@ func (s *Session) repostFailed(pc *piece, err error) error {
 	if err == nil || err == driver.ErrBusy {
 		return nil
 	}
-	for i := range s.pieces {
-		if s.pieces[i] == pc {
+	for i := range s.transfers.pieces {
+		if s.transfers.pieces[i] == pc {
 			s.removePiece(i)
 			break
 		}
@@ -163,15 +163,15 @@ func (s *Session) repostFailed(pc *piece, err error) error {
 }
 
 func (s *Session) addPiece(pc *piece) {
-	s.pieces = append(s.pieces, pc)
+	s.transfers.pieces = append(s.transfers.pieces, pc)
 	s.kickMover()
 }
 
 func (s *Session) removePiece(i int) {
-	last := len(s.pieces) - 1
-	s.pieces[i] = s.pieces[last]
-	s.pieces[last] = nil
-	s.pieces = s.pieces[:last]
+	last := len(s.transfers.pieces) - 1
+	s.transfers.pieces[i] = s.transfers.pieces[last]
+	s.transfers.pieces[last] = nil
+	s.transfers.pieces = s.transfers.pieces[:last]
 }
 
 // ask sends the RTR of a chunk. Chunks are numbered for the sender in the order
@@ -301,7 +301,7 @@ func (pc *piece) cut(s *Session) bool {
 		return true
 	}
 	at := header.Size + header.BodySize(header.Frag)
-	for o.frags < maxFrags && o.next < o.limit && (g.control.n == 0 || !g.nearQuota()) {
+	for o.frags < maxFrags && o.next < o.limit && (g.queues.control.n == 0 || !g.nearQuota()) {
 		n := min(o.limit-o.next, g.lead.eager-at)
 		if o.limit <= evenFrags {
 			n = min(n, evenFrag)
@@ -336,8 +336,8 @@ func (pc *piece) cut(s *Session) bool {
 // movePieces posts and polls what is under way.
 func (s *Session) movePieces() bool {
 	moved := false
-	for i := 0; i < len(s.pieces); i++ {
-		pc := s.pieces[i]
+	for i := 0; i < len(s.transfers.pieces); i++ {
+		pc := s.transfers.pieces[i]
 		frags := 0
 		if pc.kind == pieceFrags {
 			frags = pc.out.next
@@ -348,7 +348,7 @@ func (s *Session) movePieces() bool {
 			continue
 		}
 		moved = true
-		if i < len(s.pieces) && s.pieces[i] == pc {
+		if i < len(s.transfers.pieces) && s.transfers.pieces[i] == pc {
 			s.removePiece(i)
 			i--
 		} else {
@@ -361,8 +361,8 @@ func (s *Session) movePieces() bool {
 
 // forgetPiece removes a piece whose index has changed.
 func (s *Session) forgetPiece(pc *piece) {
-	for i := range s.pieces {
-		if s.pieces[i] == pc {
+	for i := range s.transfers.pieces {
+		if s.transfers.pieces[i] == pc {
 			s.removePiece(i)
 			return
 		}
@@ -409,7 +409,7 @@ func (s *Session) ended(pc *piece, err error) {
 
 // cancelPieces asks the drivers for a message's memory back.
 func (s *Session) cancelPieces(in *incoming) {
-	for _, pc := range s.pieces {
+	for _, pc := range s.transfers.pieces {
 		if pc.in == in && pc.kind == pieceRecv && pc.posted {
 			_ = pc.l.large.RecvCancel(&pc.p)
 		}

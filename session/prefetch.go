@@ -12,7 +12,7 @@ import (
 // is released again.
 //
 // A receive is prefetched if it names its peer and the message is likely to take the large track as a whole: the buffer
-// is long enough, the gate has one rail, and the last receive that was prefetched was used (Gate.missed), so that
+// is long enough, the gate has one rail, and the last receive that was prefetched was used (arriving.prefetchMissed), so that
 // programs with long buffers for short messages register nothing.
 
 // prefetches reports whether a message of n bytes is registered ahead on the link.
@@ -50,7 +50,7 @@ func (o *outgoing) unfetch() {
 // prefetch begins the registration of a receive from g that was posted.
 func (r *Request) prefetch(g *Gate) {
 	l, n := g.lead, r.room()
-	if g.missed || g.closing() || n <= l.eager || !l.prefetches(n) {
+	if g.in.prefetchMissed || g.closing() || n <= l.eager || !l.prefetches(n) {
 		return
 	}
 	s := r.s
@@ -100,7 +100,7 @@ func (l *link) unfetchReceives() {
 // unfetchAll releases the registrations that were begun on a connection that is about to end, for messages whose
 // transfer has not begun.
 func (g *Gate) unfetchAll() {
-	g.s.outs.each(func(_ uint64, o *outgoing) {
+	g.s.transfers.outs.each(func(_ uint64, o *outgoing) {
 		if o.g == g {
 			o.unfetch()
 		}

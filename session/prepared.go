@@ -76,9 +76,9 @@ func (p *Prepared) send(h header.Header) error {
 	s := p.g.s
 	s.mu.lock()
 	defer s.leave()
-	if g := p.g; g.backlog.n+g.later.n+g.actives.n >= maxBuffered && g.ready("send") == nil {
+	if g := p.g; g.queues.backlog.n+g.queues.later.n+g.active.queue.n >= maxBuffered && g.ready("send") == nil {
 		s.pushAll()
-		if g.backlog.n+g.later.n+g.actives.n >= maxBuffered {
+		if g.queues.backlog.n+g.queues.later.n+g.active.queue.n >= maxBuffered {
 			return ErrBusy
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/bywash/bywash/driver"
@@ -16,6 +17,19 @@ const (
 	InFirst  Direction = iota // messages that arrive
 	OutFirst                  // messages that wait to leave
 )
+
+// progress is what those that make progress know of one another. The session's lock guards it, but for the counts.
+type progress struct {
+	sleepers    atomic.Int32  // callers that sleep
+	pollers     atomic.Int32  // callers that poll until something is done; see mover
+	move        chan struct{} // wakes the mover
+	moverParked bool          // the mover waits until it is woken
+	preferred   *link         // link that is polled first: usually the one of the last message
+	tick        uint32        // polls
+	epoch       uint32        // grows while callers make progress: the background keeps out of their way
+	polling     bool          // the goroutine that holds the lock polls, and is counted in pollers
+	waiting     int           // rails whose watch is in the driver's wait, or about to be, and was not called off
+}
 
 // takeBatch is how many messages of one peer are taken in a row.
 const takeBatch = 16
@@ -31,7 +45,7 @@ func (s *Session) ProgressDir(d Direction) bool {
 		return false // another goroutine makes progress
 	}
 	defer s.leave()
-	s.epoch++
+	s.progress.epoch++
 	if d == OutFirst {
 		out := s.pushAll()
 		return s.pollIn() || out
@@ -46,10 +60,10 @@ const probeEvery = 64
 // poll is one step of a caller that waits. The caller holds the lock. However much comes from the preferred link,
 // every probeEvery-th poll also moves on what waits to leave, and looks at the other links.
 func (s *Session) poll() {
-	s.tick++
-	due := s.tick%probeEvery == 0
-	if l := s.preferred; l != nil && l.take() {
-		if s.waiting > 0 && s.sleepers.Load() == 0 && oneP() {
+	s.progress.tick++
+	due := s.progress.tick%probeEvery == 0
+	if l := s.progress.preferred; l != nil && l.take() {
+		if s.progress.waiting > 0 && s.progress.sleepers.Load() == 0 && oneP() {
 			s.callOff()
 		}
 		if !due {
@@ -59,7 +73,7 @@ func (s *Session) poll() {
 	if s.outstanding() {
 		s.pushAll()
 	}
-	if s.preferred == nil || due {
+	if s.progress.preferred == nil || due {
 		s.probe()
 	}
 }
@@ -71,7 +85,7 @@ func (s *Session) expect(r *Request) {
 		g = s.gates[from]
 	}
 	if g != nil && g.lead != nil && len(g.links) == 1 {
-		s.preferred = g.lead
+		s.progress.preferred = g.lead
 	}
 }
 
@@ -79,7 +93,7 @@ func (s *Session) expect(r *Request) {
 func (s *Session) pollIn() bool {
 	any := false
 	for range takeBatch {
-		if l := s.preferred; l == nil || !l.take() {
+		if l := s.progress.preferred; l == nil || !l.take() {
 			break
 		}
 		any = true
@@ -111,7 +125,7 @@ func (s *Session) probe() bool {
 
 // named takes messages from an instance that a probe has reported.
 func (s *Session) named(i driver.Instance) {
-	l := s.preferred
+	l := s.progress.preferred
 	if l == nil || driver.Instance(l.small) != i {
 		if l = s.links[i]; l == nil {
 			return
@@ -143,7 +157,7 @@ func (s *Session) pushAll() bool {
 	if len(s.unreleased) > 0 {
 		moved = s.pollUnreleased() || moved
 	}
-	if len(s.resumed) > 0 {
+	if len(s.active.resumed) > 0 {
 		moved = s.takeResumed() || moved
 	}
 	for i := 0; i < len(s.busy); i++ {
@@ -157,10 +171,10 @@ func (s *Session) pushAll() bool {
 			moved = moved || g.state != before
 		}
 		if !more {
-			if len(s.busy) == 1 && s.bigBytes > maxBigBytes { // nothing else waits
+			if len(s.busy) == 1 && s.spare.msgBytes > maxBigBytes { // nothing else waits
 				s.trim()
 			}
-			g.listed = false
+			g.queues.listed = false
 			last := len(s.busy) - 1
 			if i <= last {
 				s.busy[i] = s.busy[last]
@@ -174,7 +188,8 @@ func (s *Session) pushAll() bool {
 
 // outstanding reports whether something is pending that makes progress only when it is polled.
 func (s *Session) outstanding() bool {
-	return len(s.busy) > 0 || len(s.pieces) > 0 || len(s.liveOps) > 0 || len(s.resumed) > 0 || len(s.unreleased) > 0
+	return len(s.busy) > 0 || len(s.transfers.pieces) > 0 || len(s.oneSided.live) > 0 ||
+		len(s.active.resumed) > 0 || len(s.unreleased) > 0
 }
 
 // start starts the goroutines of the session.
@@ -190,7 +205,7 @@ func (s *Session) start() {
 			s.tasks.Go(func() { s.receiveRequests(c) })
 		}
 	}
-	if w, ok := s.job.(launcherWatcher); ok {
+	if w, ok := s.launcher.job.(launcherWatcher); ok {
 		s.tasks.Go(func() { s.watchLauncher(w) })
 	}
 	s.watchEnds()
@@ -214,7 +229,7 @@ func (s *Session) kick() {
 // kickMover is called with the lock when there is new work for the mover. Pollers do it themselves, and hand over what
 // is left; a mover that waits for a timer looks by itself.
 func (s *Session) kickMover() {
-	if s.moverParked && s.onDuty() && s.pollers.Load() == 0 {
+	if s.progress.moverParked && s.onDuty() && s.progress.pollers.Load() == 0 {
 		s.wakeMover()
 	}
 }
@@ -228,14 +243,14 @@ func (s *Session) handOver() {
 
 func (s *Session) wakeMover() {
 	select {
-	case s.move <- struct{}{}:
+	case s.progress.move <- struct{}{}:
 	default:
 	}
 }
 
 // awake counts a caller that rests no more.
 func (s *Session) awake() {
-	if s.sleepers.Add(-1) == 0 && s.cfg.Progress == Explicit {
+	if s.progress.sleepers.Add(-1) == 0 && s.cfg.Progress == Explicit {
 		for _, n := range s.nics {
 			if n.prober != nil {
 				_ = n.prober.RecvCancelAny()
@@ -246,7 +261,7 @@ func (s *Session) awake() {
 
 // onDuty reports whether the background is to make progress.
 func (s *Session) onDuty() bool {
-	return s.cfg.Progress == Background || s.sleepers.Load() > 0
+	return s.cfg.Progress == Background || s.progress.sleepers.Load() > 0
 }
 
 // backoff is how long the background leaves progress to callers before it checks whether they still make it.
@@ -272,15 +287,15 @@ func (n *nic) watch() {
 			continue
 		}
 		s.mu.lock()
-		now, led, sent := s.epoch, s.leader != nil && s.listens, s.stats.Sent
+		now, led, sent := s.progress.epoch, s.callers.leader != nil && s.callers.listens, s.stats.Sent
 		sends := sent != seenSent && oneP() // callers send, and poll only when they have to wait
 		seenSent = sent
-		away := s.sleepers.Load() == 0 && (led || now != seen || sends) || n.prober == nil
+		away := s.progress.sleepers.Load() == 0 && (led || now != seen || sends) || n.prober == nil
 		if n.waiting { // and has returned
-			s.waiting--
+			s.progress.waiting--
 		}
 		if n.waiting = !away; n.waiting {
-			s.waiting++
+			s.progress.waiting++
 		}
 		s.leave()
 		if away {
@@ -298,7 +313,7 @@ func (n *nic) watch() {
 				s.leave()
 			} else if sends {
 				s.mu.lock()
-				if s.epoch == seen {
+				if s.progress.epoch == seen {
 					s.pollIn()
 				}
 				s.leave()
@@ -340,7 +355,7 @@ func (s *Session) callOff() {
 			_ = n.prober.RecvCancelAny()
 		}
 	}
-	s.waiting = 0
+	s.progress.waiting = 0
 }
 
 // mover polls, while no caller does, for operations that make progress only when they are polled. Its pauses grow as
@@ -362,18 +377,18 @@ func (s *Session) mover() {
 	var last time.Time // something moved
 	for idle := 0; ; {
 		s.mu.lock()
-		s.moverParked = false
+		s.progress.moverParked = false
 		work := s.outstanding() && s.onDuty()
 		moved := false
-		busy := s.epoch != seen || s.pollers.Load() > 0
-		if seen = s.epoch; work && !busy {
+		busy := s.progress.epoch != seen || s.progress.pollers.Load() > 0
+		if seen = s.progress.epoch; work && !busy {
 			moved = s.pushAll()
-			if len(s.pieces) > 0 {
+			if len(s.transfers.pieces) > 0 {
 				moved = s.pollIn() || moved
 			}
 		}
-		chunks := len(s.pieces) > 0
-		s.moverParked = !work
+		chunks := len(s.transfers.pieces) > 0
+		s.progress.moverParked = !work
 		s.leave()
 		if s.ctx.Err() != nil {
 			return
@@ -384,7 +399,7 @@ func (s *Session) mover() {
 			select {
 			case <-s.ctx.Done():
 				return
-			case <-s.move:
+			case <-s.progress.move:
 			}
 			continue
 		case moved:
@@ -409,7 +424,7 @@ func (s *Session) mover() {
 		select {
 		case <-s.ctx.Done():
 			return
-		case <-s.move:
+		case <-s.progress.move:
 		case <-timer.C:
 		}
 	}
@@ -433,7 +448,7 @@ const (
 func (s *Session) await(ctx context.Context, ok func() bool) error {
 	for range awaitPolls {
 		s.mu.lock()
-		s.epoch++
+		s.progress.epoch++
 		s.pollIn()
 		s.pushAll()
 		done := ok()
@@ -448,8 +463,8 @@ func (s *Session) await(ctx context.Context, ok func() bool) error {
 	}
 	w := &awaiter{ok: ok, wake: make(chan struct{}, 1)}
 	s.mu.lock()
-	s.awaiters = append(s.awaiters, w)
-	s.sleepers.Add(1)
+	s.callers.awaiters = append(s.callers.awaiters, w)
+	s.progress.sleepers.Add(1)
 	s.kick()
 	s.leave()
 	defer s.awake()
@@ -466,7 +481,7 @@ func (s *Session) await(ctx context.Context, ok func() bool) error {
 		case <-ctx.Done():
 			s.mu.lock()
 			if w.done = w.done || ok(); !w.done {
-				s.awaiters = slices.DeleteFunc(s.awaiters, func(x *awaiter) bool { return x == w })
+				s.callers.awaiters = slices.DeleteFunc(s.callers.awaiters, func(x *awaiter) bool { return x == w })
 			}
 			done := w.done
 			s.leave()
@@ -480,7 +495,7 @@ func (s *Session) await(ctx context.Context, ok func() bool) error {
 
 // wakeAwaiters wakes the awaiters whose condition holds. The caller is about to give up the lock.
 func (s *Session) wakeAwaiters() {
-	s.awaiters = slices.DeleteFunc(s.awaiters, func(w *awaiter) bool {
+	s.callers.awaiters = slices.DeleteFunc(s.callers.awaiters, func(w *awaiter) bool {
 		if !w.done {
 			w.done = w.ok()
 		}

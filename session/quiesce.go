@@ -19,9 +19,17 @@ type pauseState uint8
 
 const (
 	notPaused pauseState = iota
-	pausing              // one side has sent PAUSE
+	pauseSent            // by one side
 	paused               // the connection was closed without losing anything
 )
+
+// pausing is the state of a gate's pause, and what waits for its end.
+type pausing struct {
+	state     pauseState
+	received  bool // the peer's PAUSE
+	postponed []postponed
+	answers   answers // for the connection after the pause
+}
 
 // postponed is a long message that was matched while nothing may begin.
 type postponed struct {
@@ -53,7 +61,7 @@ func (s *Session) Quiesce(ctx context.Context) error {
 				return false
 			}
 		}
-		for _, r := range s.regions {
+		for _, r := range s.oneSided.regions {
 			if r.drop() != nil {
 				return false // a peer still accesses the region
 			}
@@ -77,7 +85,7 @@ func (s *Session) Resume() error {
 	}
 	s.quiesced = false
 	s.era++
-	for _, r := range s.regions {
+	for _, r := range s.oneSided.regions {
 		r.enroll()
 	}
 	for _, g := range s.gates {
@@ -91,13 +99,13 @@ func (s *Session) Resume() error {
 
 // wanted reports whether something waits for a connection, if only to learn that the peer is gone.
 func (g *Gate) wanted() bool {
-	if g.queued() > 0 || g.awaited > 0 || len(g.postponed) > 0 {
+	if g.queued() > 0 || g.dialing.waiters > 0 || len(g.pausing.postponed) > 0 {
 		return true
 	}
 	waits := false
-	g.s.outs.each(func(_ uint64, o *outgoing) { waits = waits || o.g == g && o.err == nil })
-	g.s.syncs.each(func(_ uint64, r *Request) { waits = waits || r.g == g })
-	for _, o := range g.s.liveOps {
+	g.s.transfers.outs.each(func(_ uint64, o *outgoing) { waits = waits || o.g == g && o.err == nil })
+	g.s.transfers.syncs.each(func(_ uint64, r *Request) { waits = waits || r.g == g })
+	for _, o := range g.s.oneSided.live {
 		waits = waits || o.g == g && !o.dropped
 	}
 	return waits
@@ -109,11 +117,11 @@ func (g *Gate) pause() {
 	case gateConnecting:
 		g.cancelDialForPause()
 	case gateUp:
-		if g.leaveSent || g.leaveSeen {
+		if g.close.sent.leave || g.close.seen.leave {
 			return // the gate is being closed in order
 		}
 		// A side that pauses matches nothing: a Leave that waits for matches would hold up the pause. See finishPause.
-		g.state, g.pausing = gateClosing, pausing
+		g.state, g.pausing.state = gateClosing, pauseSent
 		msg, _ := g.s.control(header.Header{Kind: header.Pause}, nil)
 		g.dispatch(msg)
 		g.markBusy()
@@ -129,7 +137,7 @@ const pauseTimeout = 2 * time.Second
 // the connection stay.
 func (g *Gate) cancelDialForPause() {
 	g.cancelDialAfter(pauseTimeout, func() bool {
-		g.dialCancelled = g.dialCancelled || g.s.quiesced
+		g.dialing.cancelled = g.dialing.cancelled || g.s.quiesced
 		return g.s.quiesced
 	})
 }
@@ -137,7 +145,7 @@ func (g *Gate) cancelDialForPause() {
 // receivePause takes the peer's PAUSE.
 func (g *Gate) receivePause() {
 	g.pause()
-	g.pauseReceived = true
+	g.pausing.received = true
 	g.markBusy()
 	g.tryClose()
 }
@@ -146,14 +154,14 @@ func (g *Gate) receivePause() {
 // nothing more.
 func (g *Gate) drained() bool {
 	s := g.s
-	if !g.pauseReceived || g.queued() > 0 {
+	if !g.pausing.received || g.queued() > 0 {
 		return false
 	}
-	quiet := g.ins == nil
-	s.outs.each(func(_ uint64, o *outgoing) {
+	quiet := g.in.first == nil
+	s.transfers.outs.each(func(_ uint64, o *outgoing) {
 		quiet = quiet && (o.g != g || !o.Matched() && !o.releasing)
 	})
-	for _, o := range s.liveOps {
+	for _, o := range s.oneSided.live {
 		quiet = quiet && (o.g != g || !o.started)
 	}
 	return quiet
@@ -163,51 +171,51 @@ func (g *Gate) drained() bool {
 func (g *Gate) finishPause() {
 	s := g.s
 	links := g.links
-	g.links, g.state, g.pausing, g.pauseReceived = nil, gateIdle, paused, false
+	g.links, g.state, g.pausing.state, g.pausing.received = nil, gateIdle, paused, false
 	g.lead, g.clear = nil, false
-	leave := g.leaving || g.leaveNext
-	g.resetClosing()
+	leave := g.close.asked || g.close.askedNext
+	g.close.reset()
 	g.relay.drop(s)
 	g.endCredit()
 	for _, l := range links {
 		l.dead = true
 		s.releaseLink(l)
 	}
-	if g.forgotten {
+	if g.close.forgotten {
 		g.remove()
 		return
 	}
-	g.backlog.append(&g.later)
+	g.queues.backlog.append(&g.queues.later)
 	g.resumeAnswers()
-	g.live += g.backlog.needingReply()
+	g.live += g.queues.backlog.needingReply()
 	s.kickAnswerer()
-	g.leaveNext = leave && g.wanted() // Disconnect closes the connection that carries what waits
+	g.close.askedNext = leave && g.wanted() // Disconnect closes the connection that carries what waits
 	if g.wanted() {
 		g.connectAgain()
 	}
 }
 
-// connectAgain connects a gate for the messages that wait. After a pause it restores Gate.leaving, which is stored in
-// leaveNext while the session is quiet, because a leaving gate is polled.
+// connectAgain connects a gate for the messages that wait. After a pause it restores closeState.asked, which is stored in
+// askedNext while the session is quiet, because a leaving gate is polled.
 func (g *Gate) connectAgain() {
 	if g.s.quiesced {
 		return // Resume does
 	}
-	if g.pausing == paused {
-		g.leaving, g.leaveNext = g.leaveNext, false
+	if g.pausing.state == paused {
+		g.close.asked, g.close.askedNext = g.close.askedNext, false
 	}
 	g.connect()
 }
 
 // postpones keeps a long message for the next connection if none may begin on this one.
 func (s *Session) postpones(r *Request, g *Gate, b []byte, h *header.Header) bool {
-	if g.pausing == notPaused {
+	if g.pausing.state == notPaused {
 		return false
 	}
 	u := &unexpected{class: -1, buf: append([]byte(nil), b...), g: g, h: *h}
 	u.cost = unexpectedCost + cap(u.buf)
 	g.charge(u.cost)
-	g.postponed = append(g.postponed, postponed{r, u})
+	g.pausing.postponed = append(g.pausing.postponed, postponed{r, u})
 	if g.state == gateIdle {
 		g.connect()
 	}
@@ -217,9 +225,9 @@ func (s *Session) postpones(r *Request, g *Gate, b []byte, h *header.Header) boo
 // resumePostponed begins the postponed messages, over a new connection.
 func (g *Gate) resumePostponed() {
 	s := g.s
-	g.pausing = notPaused
-	list := g.postponed
-	g.postponed = nil
+	g.pausing.state = notPaused
+	list := g.pausing.postponed
+	g.pausing.postponed = nil
 	for _, p := range list {
 		g.charge(-p.k.cost)
 		s.receiveUnexpected(p.r, p.k)
@@ -231,8 +239,8 @@ func (g *Gate) resumePostponed() {
 
 // dropPostponed fails the postponed messages.
 func (g *Gate) dropPostponed(err error) {
-	list := g.postponed
-	g.postponed, g.pausing, g.pauseReceived = nil, notPaused, false
+	list := g.pausing.postponed
+	g.pausing.postponed, g.pausing.state, g.pausing.received = nil, notPaused, false
 	for _, p := range list {
 		g.charge(-p.k.cost)
 		g.s.complete(p.r, err)
@@ -241,10 +249,10 @@ func (g *Gate) dropPostponed(err error) {
 
 // dropPostponedRTS removes a postponed message that its sender has cancelled.
 func (g *Gate) dropPostponedRTS(id uint64) {
-	for i, p := range g.postponed {
+	for i, p := range g.pausing.postponed {
 		var req header.Request
 		if req.Parse(p.k.h.Body(p.k.buf)) == nil && req.ID == id {
-			g.postponed = append(g.postponed[:i], g.postponed[i+1:]...)
+			g.pausing.postponed = append(g.pausing.postponed[:i], g.pausing.postponed[i+1:]...)
 			g.charge(-p.k.cost)
 			if p.r.active != nil || p.r.probed {
 				g.s.complete(p.r, g.fault("receive", errWithdrawn))

@@ -15,12 +15,12 @@ import (
 // kinds; each is counted with all its overhead, for the gate and for the session:
 //
 //   - Unexpected messages (unexpected.go). Beyond their budget no more messages are taken from the peer.
-//   - Gate.heldBytes: answers that the peer has not read (answers.go), control messages, chunks and long messages that
+//   - Gate.held: answers that the peer has not read (answers.go), control messages, chunks and long messages that
 //     it has begun or requested. Memory is charged where it is taken and credited where it is freed, and the limits
 //     are checked after each message of the peer that is not a plain one. Beyond them the gate ends with ErrLimit. The
 //     link is read until then, because control must not wait behind data.
 //
-// A peer that follows the protocol stays far below the limits of heldBytes. It has at most maxSyncs synchronous
+// A peer that follows the protocol stays far below the limits of the held memory. It has at most maxSyncs synchronous
 // messages, maxLongs long ones and maxUnanswered operations without an answer: further ones wait in the backlog of the
 // sender, which is the sender's memory. Near the limit a receiver has one chunk of each long message under way instead
 // of several.
@@ -41,6 +41,13 @@ const (
 	bytesPerAnswer    = 1024 // one answer may wait for each of these bytes of the limit: 131 072 by default
 )
 
+// charges is what a gate's peer is charged with.
+type charges struct {
+	bytes int
+	syncs int // synchronous messages that it has not acknowledged
+	longs int // long messages that it has not received
+}
+
 // Overhead in bytes, beside the data.
 const (
 	outMsgCost   = int(unsafe.Sizeof(outMsg{}))
@@ -51,7 +58,7 @@ const (
 
 // charge adds to the memory that is held for the peer.
 func (g *Gate) charge(n int) {
-	g.heldBytes += n
+	g.held.bytes += n
 	g.s.heldBytes += n
 }
 
@@ -66,7 +73,7 @@ func (g *Gate) chargeMsg(msg *outMsg) {
 // nearQuota reports whether a gate is so near its limits that it should begin nothing that can wait.
 func (g *Gate) nearQuota() bool {
 	c := &g.s.cfg
-	return g.heldBytes > c.PeerMemory/nearLimit || g.s.heldBytes > c.PeersMemory/nearLimit
+	return g.held.bytes > c.PeerMemory/nearLimit || g.s.heldBytes > c.PeersMemory/nearLimit
 }
 
 // withinQuota ends the gate if the peer needs more than the limits allow. It returns what handle does.
@@ -75,12 +82,12 @@ func (l *link) withinQuota() bool {
 	switch most := s.cfg.PeerMemory; {
 	case l.dead:
 		return false
-	case g.answers.n > most/bytesPerAnswer:
+	case g.queues.answers.n > most/bytesPerAnswer:
 		return l.failProtocol(fmt.Errorf("%w: %w: the peer does not read its replies: %d are queued; "+
-			"Config.PeerMemory (%d bytes) allows %d: raise it if the peer needs more", ErrBroken, ErrLimit, g.answers.n, most, most/bytesPerAnswer))
-	case g.heldBytes > most:
+			"Config.PeerMemory (%d bytes) allows %d: raise it if the peer needs more", ErrBroken, ErrLimit, g.queues.answers.n, most, most/bytesPerAnswer))
+	case g.held.bytes > most:
 		return l.failProtocol(fmt.Errorf("%w: %w: messages in progress and replies hold %d bytes; "+
-			"Config.PeerMemory allows %d: raise it if the peer needs more", ErrBroken, ErrLimit, g.heldBytes, most))
+			"Config.PeerMemory allows %d: raise it if the peer needs more", ErrBroken, ErrLimit, g.held.bytes, most))
 	case s.heldBytes > s.cfg.PeersMemory:
 		s.endLargest()
 	}
@@ -91,14 +98,14 @@ func (l *link) withinQuota() bool {
 func (s *Session) endLargest() {
 	var worst *Gate
 	for _, g := range s.gates {
-		if g != nil && g.lead != nil && (worst == nil || g.heldBytes > worst.heldBytes) {
+		if g != nil && g.lead != nil && (worst == nil || g.held.bytes > worst.held.bytes) {
 			worst = g
 		}
 	}
-	if worst != nil && worst.heldBytes > 0 {
+	if worst != nil && worst.held.bytes > 0 {
 		worst.lead.failProtocol(fmt.Errorf("%w: %w: messages in progress and replies of all peers hold %d bytes, %d of them for this peer; "+
 			"Config.PeersMemory allows %d: raise it if the peers need more",
-			ErrBroken, ErrLimit, s.heldBytes, worst.heldBytes, s.cfg.PeersMemory))
+			ErrBroken, ErrLimit, s.heldBytes, worst.held.bytes, s.cfg.PeersMemory))
 	}
 }
 
@@ -141,21 +148,21 @@ func machineMemory() int {
 // mayLeave reports whether a message that waits for the peer's answer may leave now: not while too many do already.
 func (g *Gate) mayLeave(msg *outMsg) bool {
 	if msg.out != nil {
-		return g.longs < maxLongs
+		return g.held.longs < maxLongs
 	}
-	return g.syncs < maxSyncs
+	return g.held.syncs < maxSyncs
 }
 
 // blocked reports whether the backlog waits for answers of the peer.
 func (g *Gate) blocked() bool {
-	msg := g.backlog.first
+	msg := g.queues.backlog.first
 	return msg != nil && msg.needsReply() && !g.mayLeave(msg)
 }
 
 // queued returns how many messages are queued for the connection that is established or being made.
 func (g *Gate) queued() int {
-	n := g.replay.n + g.answers.n + g.control.n + g.backlog.n
-	if g.firstAnswer != nil {
+	n := g.queues.replay.n + g.queues.answers.n + g.queues.control.n + g.queues.backlog.n
+	if g.queues.firstAnswer != nil {
 		n++
 	}
 	return n

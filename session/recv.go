@@ -32,7 +32,7 @@ const noSource = match.Any - 1
 func (m *Match) pattern() match.Pattern {
 	p := match.Pattern{From: match.Any, Tag: m.Tag, Mask: ^m.Ignore}
 	if m.From != nil {
-		if p.From = m.From.index; m.From.forgotten {
+		if p.From = m.From.index; m.From.close.forgotten {
 			p.From = noSource
 		}
 	}
@@ -133,7 +133,7 @@ func (s *Session) receive(from *Gate) (*Request, error) {
 	if s.closed {
 		return nil, &Error{Peer: -1, Op: "receive", Err: ErrClosed}
 	}
-	if from != nil && from.forgotten {
+	if from != nil && from.close.forgotten {
 		return nil, from.fault("receive", ErrClosed)
 	}
 	if from != nil && from.s != s {
@@ -155,7 +155,7 @@ func (s *Session) pair(r *Request, from *Gate) {
 	} else if from != nil && from.state == gateBroken {
 		s.table.Cancel(&r.recv)
 		s.complete(r, from.err)
-	} else if from == nil && len(s.ends) > 0 {
+	} else if from == nil && len(s.launcher.ends) > 0 {
 		s.failNoSenders()
 	}
 }
@@ -197,7 +197,7 @@ func (s *Session) deliver(r *Request, g *Gate, tag uint64, extra, data []byte) {
 
 // take takes one message from a link, if there is one.
 func (l *link) take() bool {
-	if l.dead || l.g.handling {
+	if l.dead || l.g.active.handling {
 		return false
 	}
 	done, err := l.small.RecvPoll(&l.rp)
@@ -209,7 +209,7 @@ func (l *link) take() bool {
 		return true
 	}
 	s := l.g.s
-	s.preferred = l
+	s.progress.preferred = l
 	if l.g.relay.many && l.helloReceived {
 		if err := l.taken(l.rp.Buf); err != nil {
 			l.failProtocol(err)
@@ -229,7 +229,7 @@ func (l *link) take() bool {
 func (l *link) handle(b []byte) bool {
 	if tag, ok := header.IsEager(b); ok && l.helloReceived {
 		g, s := l.g, l.g.s
-		if !g.received.Arrived(&s.pool, credit.Cost(len(b))) {
+		if !g.credit.receive.Arrived(&s.credit.pool, credit.Cost(len(b))) {
 			if r := s.table.Arrive(g.index, tag); r != nil {
 				s.stats.Received++
 				s.deliver(r.User.(*Request), g, tag, nil, b[header.Size:])
@@ -250,7 +250,7 @@ func (l *link) handle(b []byte) bool {
 	}
 	if h.Kind == header.Eager {
 		extra, data := h.Data(b)
-		l.g.received.Arrived(&l.g.s.pool, credit.Cost(len(b)))
+		l.g.credit.receive.Arrived(&l.g.s.credit.pool, credit.Cost(len(b)))
 		return l.arriveEager(h.Tag, extra, data, b)
 	}
 	return l.handleOther(&h, b)
@@ -310,22 +310,22 @@ func (l *link) handleOther(h *header.Header, b []byte) bool {
 		return l.checked(l.resume(h.Tag, h.Flags))
 	case header.Leave:
 		if h.Flags&flagSoon != 0 {
-			g.soonSeen = true
+			g.close.seen.soon = true
 		} else {
-			g.pausing, g.leaveSeen = notPaused, true
+			g.pausing.state, g.close.seen.leave = notPaused, true
 		}
 		g.markBusy()
 		g.tryClose()
 	case header.Bye:
-		g.byeSeen = true
-		g.peerLeft = h.Flags&flagLast != 0
-		if g.pausing == pausing && g.pauseReceived {
+		g.close.seen.bye = true
+		g.close.peerLeft = h.Flags&flagLast != 0
+		if g.pausing.state == pauseSent && g.pausing.received {
 			g.markBusy()
 			g.tryClose()
 			return true
 		}
-		g.pausing, g.leaveSeen = notPaused, true      // the peer closes the gate
-		g.failReceives(g.fault("receive", ErrClosed)) // receives that are posted from now on belong to the next connection
+		g.pausing.state, g.close.seen.leave = notPaused, true // the peer closes the gate
+		g.failReceives(g.fault("receive", ErrClosed))         // receives that are posted from now on belong to the next connection
 		g.markBusy()
 		g.tryClose()
 	default:
@@ -362,7 +362,7 @@ func (l *link) arrive(h *header.Header, b []byte) bool {
 		if h.Kind == header.Sync {
 			cost = credit.Cost(len(b))
 		}
-		if g.received.Arrived(&s.pool, cost); !l.hadCredit() {
+		if g.credit.receive.Arrived(&s.credit.pool, cost); !l.hadCredit() {
 			return false
 		}
 		defer g.renew()
@@ -375,7 +375,7 @@ func (l *link) arrive(h *header.Header, b []byte) bool {
 		if h.Length > driver.MaxRemoteKey || h.Extra > MaxHeader {
 			return l.failProtocol(header.ErrMalformed)
 		}
-		if g.leaveSent {
+		if g.close.sent.leave {
 			return true // the sender fails it when it sees our Leave
 		}
 	}
@@ -407,7 +407,7 @@ func (l *link) arrive(h *header.Header, b []byte) bool {
 
 // ack sends Ack: a synchronous message was matched.
 func (g *Gate) ack(id uint64) {
-	if g.leaveSent {
+	if g.close.sent.leave {
 		return // the sender has failed it, or does when it receives our Leave
 	}
 	g.answer(answer{kind: header.Ack, to: id})
@@ -420,14 +420,14 @@ func (g *Gate) sendControl(msg *outMsg) {
 		return
 	}
 	g.chargeMsg(msg)
-	if g.clear && g.replay.n == 0 && g.firstAnswer == nil && g.answers.n == 0 && g.control.n == 0 {
+	if g.clear && g.queues.replay.n == 0 && g.queues.firstAnswer == nil && g.queues.answers.n == 0 && g.queues.control.n == 0 {
 		if _, taken := g.lead.post(msg); taken {
 			return
 		}
 	} else if g.state == gateIdle {
 		g.connect()
 	}
-	g.control.push(msg)
+	g.queues.control.push(msg)
 	g.markBusy()
 }
 
@@ -441,9 +441,9 @@ func (g *Gate) sendControlInOrder(msg *outMsg) {
 // admitControl handles a control message that cannot go over this connection, and returns false for it.
 func (g *Gate) admitControl(msg *outMsg) bool {
 	switch {
-	case g.pausing == paused: // the peer still waits for it
-	case g.pausing == pausing && g.byeSent:
-		g.later.push(msg)
+	case g.pausing.state == paused: // the peer still waits for it
+	case g.pausing.state == pauseSent && g.close.sent.bye:
+		g.queues.later.push(msg)
 		return false
 	case g.state != gateUp && g.state != gateClosing:
 		g.s.msgFailed(msg, nil)

@@ -52,7 +52,7 @@ func (s *Session) Register(mem []byte, access driver.Access) (*Region, error) {
 		return nil, &Error{Peer: -1, Op: "register", Err: ErrClosed}
 	}
 	r.enroll()
-	s.regions[r.id] = r
+	s.oneSided.regions[r.id] = r
 	return r, nil
 }
 
@@ -113,7 +113,7 @@ func (r *Region) Deregister() error {
 	s := r.s
 	s.mu.lock()
 	defer s.mu.unlock()
-	delete(s.regions, r.id)
+	delete(s.oneSided.regions, r.id)
 	return r.drop()
 }
 
@@ -218,7 +218,7 @@ func (g *Gate) Import(key []byte) (*Remote, error) {
 
 // over returns the region as imported into the driver of the link; nil if that driver cannot reach it.
 func (r *Remote) over(l *link) (driver.RemoteRegion, uint8) {
-	if r.era != r.g.peerEra {
+	if r.era != r.g.dialing.peerEra {
 		return nil, 0
 	}
 	for i := range r.rails {

@@ -16,7 +16,7 @@ func (l *link) ready(h *header.Header, body, data []byte) error {
 		return err
 	}
 	s, g := l.g.s, l.g
-	o, ok := s.outs.get(h.Tag)
+	o, ok := s.transfers.outs.get(h.Tag)
 	if !ok || o.g != g {
 		s.stats.Bad++ // late: the message was cancelled, or has failed
 		g.sendFailed(rtr.ID)
@@ -112,7 +112,7 @@ func (g *Gate) sendFailed(peer uint64) {
 // fragment handles a fragment of a message in mode Null.
 func (l *link) fragment(h *header.Header, body, data []byte) error {
 	s := l.g.s
-	in, ok := s.ins.get(h.Tag)
+	in, ok := s.transfers.ins.get(h.Tag)
 	if !ok || in.g != l.g {
 		s.stats.Bad++
 		return nil
@@ -153,7 +153,7 @@ func (l *link) done(h *header.Header, body []byte) error {
 	case part.Status == statusAborted && !part.ToSender:
 		l.forget(h.Tag, errRefused)
 	case part.ToSender:
-		o, ok := s.outs.get(h.Tag)
+		o, ok := s.transfers.outs.get(h.Tag)
 		if !ok || o.g != l.g {
 			s.stats.Bad++
 			return nil
@@ -180,7 +180,7 @@ func (l *link) done(h *header.Header, body []byte) error {
 // chunkDone handles the sender's DONE: it has put a chunk, or has failed.
 func (l *link) chunkDone(id uint64, part header.Part) error {
 	s := l.g.s
-	in, ok := s.ins.get(id)
+	in, ok := s.transfers.ins.get(id)
 	if !ok || in.g != l.g {
 		s.stats.Bad++
 		return nil
@@ -189,7 +189,7 @@ func (l *link) chunkDone(id uint64, part header.Part) error {
 		in.abort(errRefused)
 		return nil
 	}
-	for i, pc := range s.pieces {
+	for i, pc := range s.transfers.pieces {
 		if pc.in != in || pc.kind != pieceTarget || pc.number != part.Chunk {
 			continue
 		}
@@ -208,7 +208,7 @@ func (l *link) chunkDone(id uint64, part header.Part) error {
 // forget ends a message that its sender has cancelled. id is that of the sender's half.
 func (l *link) forget(id uint64, why error) {
 	g := l.g
-	if u := g.rts[id]; u != nil {
+	if u := g.in.rts[id]; u != nil {
 		g.withdrawUnexpected(u)
 	}
 	g.dropPostponedRTS(id)
@@ -221,7 +221,7 @@ func (l *link) forget(id uint64, why error) {
 // arriving returns the arriving message whose sending half has that id; nil if there is none. The list is as long as
 // the number of receives that have begun.
 func (g *Gate) arriving(id uint64) *incoming {
-	in := g.ins
+	in := g.in.first
 	for in != nil && in.peer != id {
 		in = in.after
 	}
@@ -284,7 +284,7 @@ func (l *link) cookie(h *header.Header, body, data []byte) error {
 		}
 		return nil
 	}
-	for _, pc := range s.pieces {
+	for _, pc := range s.transfers.pieces {
 		if pc.kind != pieceSend || pc.out.id != h.Tag || pc.out.g != l.g || pc.chunk.ID != part.Chunk {
 			continue
 		}

@@ -50,12 +50,12 @@ type Status struct {
 }
 
 func (s *Session) request(op string) *Request {
-	r := s.requestPool
+	r := s.spare.requests
 	if r == nil {
 		r = &Request{s: s}
 		r.recv.User = r
 	} else {
-		s.requestPool = r.next
+		s.spare.requests = r.next
 		r.next = nil
 	}
 	r.op = op
@@ -71,16 +71,16 @@ func (s *Session) free(r *Request) {
 	}
 	r.status, r.sync, r.active, r.parked, r.probed, r.remote = Status{}, 0, nil, false, false, false
 	r.generation++
-	s.finished++
-	r.next = s.requestPool
-	s.requestPool = r
+	s.callers.finished++
+	r.next = s.spare.requests
+	s.spare.requests = r
 }
 
 // complete ends a request.
 func (s *Session) complete(r *Request, err error) {
 	r.err = err
 	if r.early != nil {
-		r.early.l.g.missed = true
+		r.early.l.g.in.prefetchMissed = true
 		r.unfetch()
 	}
 	if u := r.active; u != nil {
@@ -95,7 +95,7 @@ func (s *Session) complete(r *Request, err error) {
 		return
 	}
 	r.done = true
-	s.finished++
+	s.callers.finished++
 	if r.sleep.on {
 		r.wakeUp()
 	}
@@ -119,7 +119,7 @@ func (r *Request) Test() (done bool, st Status, err error) {
 	s := r.s
 	s.mu.lock()
 	if !r.done {
-		s.epoch++
+		s.progress.epoch++
 		s.poll()
 	}
 	if !r.done {
@@ -182,11 +182,11 @@ func (s *Session) cancel(r *Request) bool {
 	if r.out != nil {
 		return s.withdraw(r.out)
 	}
-	for _, q := range []*outQueue{&g.backlog, &g.later, &g.actives} {
+	for _, q := range []*outQueue{&g.queues.backlog, &g.queues.later, &g.active.queue} {
 		if msg := q.remove(func(msg *outMsg) bool { return msg.req == r || msg.sync != 0 && msg.sync == r.sync }); msg != nil {
 			if msg.sync != 0 {
 				s.dropSync(msg.sync, r)
-				if q == &g.backlog { // later messages are not counted in live yet
+				if q == &g.queues.backlog { // later messages are not counted in live yet
 					g.ended()
 				}
 			}
@@ -194,7 +194,7 @@ func (s *Session) cancel(r *Request) bool {
 			return true
 		}
 	}
-	for _, o := range s.liveOps {
+	for _, o := range s.oneSided.live {
 		if o.req == r {
 			return o.undo(s)
 		}
@@ -209,17 +209,17 @@ func (o *Op) undo(s *Session) bool {
 	}
 	g := o.g
 	if o.id != 0 {
-		for _, q := range []*outQueue{&g.backlog, &g.later} {
+		for _, q := range []*outQueue{&g.queues.backlog, &g.queues.later} {
 			own := func(msg *outMsg) bool { return msg.id == o.id && msg.out == nil }
 			for msg := q.remove(own); msg != nil; msg = q.remove(own) {
 				s.recycle(msg)
 			}
 		}
-		s.ops.remove(o.id)
+		s.oneSided.ops.remove(o.id)
 	}
 	s.removeOp(o)
-	g.ops--
-	g.unanswered -= o.flying
+	g.ops.live--
+	g.ops.unanswered -= o.flying
 	s.freeOp(o)
 	g.ended()
 	return true

@@ -64,7 +64,7 @@ func (g *Gate) sendShort(tag uint64, buf []byte) bool {
 	header.PutEager(msg.buf, len(buf), tag)
 	copy(msg.buf[header.Size:], buf)
 	if _, taken := g.lead.post(msg); !taken {
-		g.backlog.push(msg)
+		g.queues.backlog.push(msg)
 		g.markWaiting()
 	}
 	s.leave()
@@ -125,7 +125,7 @@ func (g *Gate) eagerMax() int {
 	if g.lead != nil {
 		n = g.lead.eager
 	}
-	if u := g.unasked; u > 0 && u < n {
+	if u := g.credit.unasked; u > 0 && u < n {
 		n = u
 	}
 	n -= header.Size + 8 // Sync has a number
@@ -162,7 +162,7 @@ func (g *Gate) sendEager(o *Out, n int) *Request {
 	var r *Request
 	if o.Sync {
 		r = g.sendRequest(o)
-		r.sync = s.syncs.add(r)
+		r.sync = s.transfers.syncs.add(r)
 		header.PutUint64(msg.buf[header.Size:], r.sync)
 		msg.sync = r.sync
 	}
@@ -182,7 +182,7 @@ func (g *Gate) sendEager(o *Out, n int) *Request {
 		g.enqueue(msg)
 		return r
 	}
-	if copied && g.backlog.n+g.later.n < maxBuffered {
+	if copied && g.queues.backlog.n+g.queues.later.n < maxBuffered {
 		g.enqueue(msg) // no request waits for it
 		return nil
 	}

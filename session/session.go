@@ -9,8 +9,6 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/internal/handshake"
@@ -24,10 +22,10 @@ import (
 // and regions, may be called from any goroutine.
 type Session struct {
 	cfg      Config
-	job      launch.Job
-	ownJob   bool
 	rank     int
 	size     int
+	launcher launcher
+	host     host
 	secret   []byte         // secret that admits processes
 	key      *handshake.Key // derived from secret
 	card     *card
@@ -38,77 +36,58 @@ type Session struct {
 	ctx            context.Context // ends when the session closes
 	stop           context.CancelFunc
 	tasks          sync.WaitGroup
-	wanted         chan struct{}
-	move           chan struct{}
-	localRank      int             // on this host; -1: not known
-	localSize      int             // ranks on this host; -1: not known
-	cpus           int             // number of CPUs that this process may use; 0: not known
-	oversubscribed bool            // ranks outnumber the CPUs
+	wanted         chan struct{}   // receives when a driver reports a connect request
 	requestSockets *requestSockets // nil: every driver reports connect requests itself
+	progress       progress
 
-	sleepers atomic.Int32
-	pollers  atomic.Int32 // callers that poll until something is done; see mover
+	mu        lock // guards the rest
+	closed    bool
+	closing   bool    // Close was called: connect requests are not answered
+	quiesced  bool    // Quiesce was called
+	era       uint32  // how often Resume was called
+	dials     uint64  // number of connections that gates have begun
+	gates     []*Gate // by source number of the match table: ranks, then foreign ones
+	links     map[driver.Instance]*link
+	table     *match.Table
+	callers   callers
+	transfers transfers
+	oneSided  oneSided
+	active    actives
+	credit    struct {
+		pool  credit.Pool // memory of unexpected messages, stored or granted to peers
+		short []*Gate     // gates for whose peers other peers have left no memory
+	}
+	heldBytes  int      // memory charged to all gates; see quota.go
+	busy       []*Gate  // gates with messages that have not left
+	unreleased []*link  // dead links that drivers still use
+	calls      []func() // to be called without the lock
+	called     []func() // memory for the next ones
+	spare      spare
 
-	mu             lock
-	closed         bool
-	quiesced       bool    // Quiesce was called
-	dials          uint64  // number of connections that gates have begun
-	era            uint32  // how often Resume was called
-	closing        bool    // Close was called: connect requests are not answered
-	gates          []*Gate // by source number of the match table: ranks, then foreign ones
-	links          map[driver.Instance]*link
-	preferred      *link // link that is polled first: usually the one of the last message
-	tick           uint32
-	epoch          uint32     // grows while callers make progress: the background keeps out of their way
-	leader         *Request   // request whose caller polls for all callers
-	listens        bool       // the leader waits for a message, and not only for room in the driver
-	followers      []*Request // requests whose callers sleep while another caller leads
-	woken          uint32     // number of callers that were woken
-	finished       uint32     // number of times that a request was done, or was given back
-	waiting        int        // rails whose watch is in the driver's wait, or about to be, and was not called off
-	polling        bool       // the goroutine that holds the lock polls, and is counted in pollers
-	moverParked    bool       // the mover waits until it is woken
-	table          *match.Table
-	launcherErr    error           // why there is no launcher any more
-	ends           map[int]error   // of ranks, as the launcher reports them
-	pool           credit.Pool     // memory of unexpected messages, stored or granted to peers
-	short          []*Gate         // gates for whose peers other peers have left no memory
-	activeBudget   int             // bytes of long active messages
-	poolBytes      int             // bytes of memory in unexpectedPool
-	heldBytes      int             // memory charged to all gates; see quota.go
-	waitingActives []waitingActive // long active messages that wait for memory
-	busy           []*Gate         // gates with messages that have not left
-	unreleased     []*link         // dead links that drivers still use
-	awaiters       []*awaiter
-	calls          []func() // to be called without the lock
-	called         []func() // memory for the next ones
-	resumed        []*Gate  // gates from which nothing was taken while a handler ran
-	handlers       [256]func(*Gate, *Active)
+	watch programWatch
+	stat  io.Closer // nil: bywash stat does not see this process
+	stats Stats
+}
 
-	msgPool        *outMsg                            // free
-	bigBytes       int                                // bytes of all outgoing messages, in use or free, beyond outMsg.room
-	requestPool    *Request                           // free
-	unexpectedPool [unexpectedClasses + 1]*unexpected // by class; the last have no memory
-	syncs          slab[*Request]
-	outs           slab[*outgoing]
-	ins            slab[*incoming]
-	outPool        *outgoing
-	inPool         *incoming
-	pieces         []*piece // posted on large tracks, or waiting for room there
-	piecePool      *piece
-	regions        map[uint64]*Region
-	ops            slab[*Op]
-	liveOps        []*Op
-	opPool         *Op
+// spare are free records, and memory.
+type spare struct {
+	msgs            *outMsg
+	msgBytes        int // bytes of all outgoing messages, in use or free, beyond outMsg.room
+	requests        *Request
+	unexpected      [unexpectedClasses + 1]*unexpected // by class; the last have no memory
+	unexpectedBytes int                                // bytes of memory in unexpected
+	outs            *outgoing
+	ins             *incoming
+	pieces          *piece
+	ops             *Op
+}
 
-	watched    bool // watchTimer runs; see notice.go
-	watchTimer *time.Timer
-
-	stat io.Closer // nil: bywash stat does not see this process
-
-	running      int           // handlers
-	handlersDone chan struct{} // receives when the last handler has returned
-	stats        Stats
+// transfers are the messages under way that both ends know by an id.
+type transfers struct {
+	syncs  slab[*Request]
+	outs   slab[*outgoing]
+	ins    slab[*incoming]
+	pieces []*piece // posted on large tracks, or waiting for room there
 }
 
 // nic is a rail of this process.
@@ -124,7 +103,7 @@ type nic struct {
 	reg    driver.Registrar
 	wake   chan struct{}
 
-	waiting bool // counted in Session.waiting
+	waiting bool // counted in progress.waiting
 }
 
 // Join makes this process part of a session: it opens the drivers that the job can need, publishes the business card
@@ -143,12 +122,13 @@ func Join(ctx context.Context, cfg Config) (*Session, error) {
 		own = true
 	}
 	s := &Session{
-		cfg: cfg, job: job, ownJob: own, rank: job.Rank(), size: job.Size(),
-		links: make(map[driver.Instance]*link), table: match.New(),
-		pool:         credit.Pool{Bytes: cfg.Unexpected, Messages: maxUnexpected, PeerMessages: maxUnexpectedOfPeer},
-		activeBudget: cfg.Unexpected,
-		wanted:       make(chan struct{}, 1), move: make(chan struct{}, 1), handlersDone: make(chan struct{}, 1), regions: make(map[uint64]*Region),
+		cfg: cfg, launcher: launcher{job: job, own: own}, rank: job.Rank(), size: job.Size(),
+		links: make(map[driver.Instance]*link), table: match.New(), wanted: make(chan struct{}, 1),
+		progress: progress{move: make(chan struct{}, 1)},
+		oneSided: oneSided{regions: make(map[uint64]*Region)},
+		active:   actives{budget: cfg.Unexpected, done: make(chan struct{}, 1)},
 	}
+	s.credit.pool = credit.Pool{Bytes: cfg.Unexpected, Messages: maxUnexpected, PeerMessages: maxUnexpectedOfPeer}
 	s.gates = make([]*Gate, s.size)
 	s.findLocal(os.Getenv)
 	s.ctx, s.stop = context.WithCancel(context.Background())
@@ -196,10 +176,10 @@ func (s *Session) publish(ctx context.Context) error {
 			s.requestSockets, s.card.addresses = listenForRequests(s.key, s.card.incarnation)
 		}
 	}
-	if err := s.job.Publish(ctx, s.Card()); err != nil {
+	if err := s.launcher.job.Publish(ctx, s.Card()); err != nil {
 		return err
 	}
-	return s.job.Fence(ctx)
+	return s.launcher.job.Fence(ctx)
 }
 
 // Rank returns this process's number in its job, from 0.
@@ -233,7 +213,7 @@ func (s *Session) Gates() []*Gate {
 	defer s.mu.unlock()
 	var all []*Gate
 	for _, g := range s.gates {
-		if g != nil && !g.forgotten {
+		if g != nil && !g.close.forgotten {
 			all = append(all, g)
 		}
 	}
@@ -253,7 +233,7 @@ func (s *Session) newGate(rank int) *Gate {
 
 // leave gives up the lock, and then calls the pending callbacks.
 func (s *Session) leave() {
-	if len(s.awaiters) > 0 {
+	if len(s.callers.awaiters) > 0 {
 		s.wakeAwaiters()
 	}
 	if len(s.calls) == 0 {
@@ -307,13 +287,13 @@ func (s *Session) Close(ctx context.Context) error {
 			g.drop(ErrClosed)
 		}
 	}
-	if s.watchTimer != nil {
-		s.watchTimer.Stop()
+	if s.watch.timer != nil {
+		s.watch.timer.Stop()
 	}
 	s.table.CancelAll(func(r *match.Receive) { s.complete(r.User.(*Request), ErrClosed) })
-	for s.running > 0 {
+	for s.active.running > 0 {
 		s.leave()
-		<-s.handlersDone
+		<-s.active.done
 		s.mu.lock()
 	}
 	s.leave()
@@ -350,10 +330,10 @@ func (s *Session) release() {
 // leaveJob leaves a job that Join has found. Where this rank serves the rendezvous of all, that waits for the
 // others until ctx ends.
 func (s *Session) leaveJob(ctx context.Context) error {
-	if !s.ownJob {
+	if !s.launcher.own {
 		return nil
 	}
-	if l, ok := s.job.(interface {
+	if l, ok := s.launcher.job.(interface {
 		Leave(ctx context.Context) error
 	}); ok {
 		if err := l.Leave(ctx); ctx.Err() != nil {
@@ -361,7 +341,7 @@ func (s *Session) leaveJob(ctx context.Context) error {
 		}
 		return nil
 	}
-	_ = s.job.Close()
+	_ = s.launcher.job.Close()
 	return nil
 }
 

@@ -20,13 +20,21 @@ type unexpected struct {
 	buf    []byte // the whole packet
 	class  int
 	cost   int    // bytes, with all overhead
-	stored bool   // cost is part of Gate.received
-	long   bool   // a long active message: cost is taken from Session.activeBudget
+	stored bool   // cost is part of Gate.credit
+	long   bool   // a long active message: cost is taken from the budget of active messages
 	number uint64 // the peer's id of an RTS
 	gone   error  // why a long message that Improbe has returned will not arrive any more
 	next   *unexpected
 	now    Active // argument of the handler of a long active message
 	call   func() // calls that handler
+}
+
+// arriving are a gate's long messages that are arriving, or were announced before their receive.
+type arriving struct {
+	first          *incoming              // those under way
+	rts            map[uint64]*unexpected // RTS without a receive, by the peer's ids
+	probed         []*unexpected          // those that Improbe has returned and that were not received
+	prefetchMissed bool                   // the last prefetch of a receive was of no use
 }
 
 // unexpectedClasses is the number of size classes of pooled memory, up to 64 KiB. Larger memory is left to the garbage
@@ -52,14 +60,14 @@ func (s *Session) newUnexpected(n int) *unexpected {
 	if !rounded {
 		class, size = unexpectedClasses, n
 	}
-	u := s.unexpectedPool[class]
+	u := s.spare.unexpected[class]
 	if u == nil {
 		u = &unexpected{class: class}
 		u.User = u
 	} else {
-		s.unexpectedPool[class] = u.next
+		s.spare.unexpected[class] = u.next
 		u.next = nil
-		s.poolBytes -= u.poolCost()
+		s.spare.unexpectedBytes -= u.poolCost()
 	}
 	if u.buf == nil {
 		u.buf = make([]byte, size)
@@ -74,27 +82,27 @@ func (u *unexpected) poolCost() int { return unexpectedCost + cap(u.buf) }
 func (s *Session) freeUnexpected(u *unexpected) {
 	g, cost, stored, long := u.g, u.cost, u.stored, u.long
 	if !stored && !long {
-		return // a postponed message: its memory is charged to Gate.heldBytes
+		return // a postponed message: its memory is charged to Gate.held
 	}
-	if u.h.Kind == header.RTS && g.rts[u.number] == u {
-		delete(g.rts, u.number)
+	if u.h.Kind == header.RTS && g.in.rts[u.number] == u {
+		delete(g.in.rts, u.number)
 	}
 	u.buf = u.buf[:cap(u.buf)]
 	u.g, u.h, u.gone, u.now, u.stored, u.long = nil, header.Header{}, nil, Active{}, false, false
 	if u.class == unexpectedClasses {
 		u.buf = nil
 	}
-	if n := u.poolCost(); s.poolBytes+n <= s.cfg.Unexpected/poolShare {
-		s.poolBytes += n
-		u.next = s.unexpectedPool[u.class]
-		s.unexpectedPool[u.class] = u
+	if n := u.poolCost(); s.spare.unexpectedBytes+n <= s.cfg.Unexpected/poolShare {
+		s.spare.unexpectedBytes += n
+		u.next = s.spare.unexpected[u.class]
+		s.spare.unexpected[u.class] = u
 	}
 	if long {
-		s.activeBudget += cost
+		s.active.budget += cost
 		s.beginActives()
 		return
 	}
-	g.received.Release(&s.pool, cost)
+	g.credit.receive.Release(&s.credit.pool, cost)
 	g.renew()
 	s.renewShort()
 }
@@ -107,7 +115,7 @@ func (l *link) keep(h *header.Header, b []byte) {
 	g, s := l.g, l.g.s
 	u := s.newUnexpected(len(b))
 	u.stored = true
-	g.received.Keep(&s.pool, u.cost)
+	g.credit.receive.Keep(&s.credit.pool, u.cost)
 	copy(u.buf, b)
 	u.g, u.h, u.From, u.Tag = g, *h, g.index, h.Tag
 	if h.Kind == header.RTS {
@@ -123,10 +131,10 @@ func (g *Gate) keepRTS(u *unexpected) {
 	if u.parse(&req) != nil {
 		return // the peer changed it while it was copied: its receive fails
 	}
-	if u.number = req.ID; g.rts == nil {
-		g.rts = make(map[uint64]*unexpected)
+	if u.number = req.ID; g.in.rts == nil {
+		g.in.rts = make(map[uint64]*unexpected)
 	}
-	g.rts[req.ID] = u
+	g.in.rts[req.ID] = u
 }
 
 // receiveUnexpected gives an unexpected message to a receive.
@@ -168,11 +176,11 @@ func (s *Session) dropUnexpected(g *Gate) {
 			s.freeUnexpected(u)
 		}
 	})
-	for _, u := range g.probed {
+	for _, u := range g.in.probed {
 		u.gone = ErrClosed
 	}
-	clear(g.rts)
-	g.probed = nil
+	clear(g.in.rts)
+	g.in.probed = nil
 }
 
 // refuseUnexpected does the same on the side that closes: the sender is notified by Leave.
@@ -180,10 +188,10 @@ func (s *Session) refuseUnexpected(g *Gate) { s.dropUnexpected(g) }
 
 // withdrawUnexpected drops an unexpected long message that its sender has cancelled.
 func (g *Gate) withdrawUnexpected(u *unexpected) {
-	delete(g.rts, u.number)
-	if i := slices.Index(g.probed, u); i >= 0 {
+	delete(g.in.rts, u.number)
+	if i := slices.Index(g.in.probed, u); i >= 0 {
 		u.gone = errWithdrawn
-		g.probed = slices.Delete(g.probed, i, i+1)
+		g.in.probed = slices.Delete(g.in.probed, i, i+1)
 		return
 	}
 	g.s.table.Take(&u.Arrival)
@@ -244,12 +252,12 @@ func (s *Session) Probe(ctx context.Context, m Match) (Status, error) {
 		if m.From != nil && m.From.unconnectable() {
 			m.From.failUnconnectable()
 		}
-		if m.From == nil && len(s.ends) > 0 {
+		if m.From == nil && len(s.launcher.ends) > 0 {
 			gone = s.noSenders()
 		}
 		switch {
 		case m.From == nil:
-		case m.From.forgotten:
+		case m.From.close.forgotten:
 			broken = m.From.fault("probe", ErrClosed)
 		case m.From.state == gateBroken:
 			broken = m.From.err
@@ -297,7 +305,7 @@ func (s *Session) Improbe(mt Match) (*Message, bool) {
 	u := a.User.(*unexpected)
 	s.table.Take(a)
 	if u.h.Kind == header.RTS {
-		u.g.probed = append(u.g.probed, u)
+		u.g.in.probed = append(u.g.in.probed, u)
 	}
 	return &Message{s: s, k: u, st: u.status()}, true
 }
@@ -316,8 +324,8 @@ func (m *Message) Irecv(buf []byte) (*Request, error) {
 	r.buf = buf
 	u := m.k
 	m.k = nil
-	if i := slices.Index(u.g.probed, u); i >= 0 {
-		u.g.probed = slices.Delete(u.g.probed, i, i+1)
+	if i := slices.Index(u.g.in.probed, u); i >= 0 {
+		u.g.in.probed = slices.Delete(u.g.in.probed, i, i+1)
 	}
 	s.receiveProbed(r, u)
 	return r, nil
@@ -326,7 +334,7 @@ func (m *Message) Irecv(buf []byte) (*Request, error) {
 // receiveProbed gives a message that was taken out of matching to a receive.
 func (s *Session) receiveProbed(r *Request, u *unexpected) {
 	r.probed = true
-	if u.h.Kind == header.RTS && u.g.state != gateUp && u.g.pausing == notPaused {
+	if u.h.Kind == header.RTS && u.g.state != gateUp && u.g.pausing.state == notPaused {
 		u.gone = cmp.Or(u.gone, ErrClosed)
 	}
 	s.receiveUnexpected(r, u)

@@ -42,15 +42,18 @@ func WaitAny(ctx context.Context, reqs []*Request) (int, Status, error) {
 	generations := generationsOf(reqs, few[:0])
 	s.mu.lock()
 	i, err := firstDone(reqs, generations)
-	finished := s.finished
+	finished := s.callers.finished
 	for polls := 0; i < 0 && polls < awaitPolls && ctx.Err() == nil; {
-		s.epoch++
-		for end := polls + anyBatch; polls < end && finished == s.finished && len(s.calls) == 0 && s.mu.wanted.Load() == 0; polls++ {
+		s.progress.epoch++
+		for end := polls + anyBatch; polls < end; polls++ {
+			if finished != s.callers.finished || len(s.calls) > 0 || s.mu.wanted.Load() > 0 {
+				break
+			}
 			s.poll()
 		}
 		polls++
-		if finished != s.finished {
-			finished = s.finished
+		if finished != s.callers.finished {
+			finished = s.callers.finished
 			i, err = firstDone(reqs, generations)
 		}
 		if i < 0 {
