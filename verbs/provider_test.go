@@ -57,3 +57,19 @@ func TestNoReliableConnectionsIsNamed(t *testing.T) {
 		t.Fatalf("opening it: %v", err)
 	}
 }
+
+// TestFastestLanes: the speed of XDR, which the port's old field for it cannot hold.
+func TestFastestLanes(t *testing.T) {
+	if provider.Profile() != "mlx5" {
+		provider.Run(t, provider.Build(t), "mlx5", "^TestFastestLanes$")
+		return
+	}
+	d, _ := driver.Lookup("verbs")
+	nic, err := d.Query(driver.Hints{Device: os.Getenv("BYWASH_RDMA_DEV")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, lane := nic.Properties().Profile.Bandwidth, 200e9/8; got < lane {
+		t.Fatalf("the bandwidth is %g bytes a second, less than the %g of one lane", got, lane)
+	}
+}

@@ -304,5 +304,5 @@ func lanes(code uint32) int {
 
 // laneSpeed returns the data rate of a lane in Mb/s for the specification's code, 0 for an unknown one.
 func laneSpeed(code uint32) int {
-	return map[uint32]int{1: 2500, 2: 5000, 4: 10000, 8: 10000, 16: 14000, 32: 25000, 64: 50000, 128: 100000}[code]
+	return map[uint32]int{1: 2500, 2: 5000, 4: 10000, 8: 10000, 16: 14000, 32: 25000, 64: 50000, 128: 100000, 256: 200000}[code]
 }

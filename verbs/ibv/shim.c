@@ -99,21 +99,36 @@ int bw_query_device(void *ctx, struct bw_device_attr *to)
 	return 0;
 }
 
+/*
+ * rdma-core 54 and later append the speed to struct ibv_port_attr, as the old field ends at NDR. Headers may be older
+ * than the library, which fills as much as it knows, and zeroes the rest.
+ */
+union port_attr {
+	struct ibv_port_attr a;
+	struct {
+		unsigned char before[52];
+		uint32_t active_speed_ex; /* 0: active_speed has it */
+	};
+};
+
+_Static_assert(offsetof(struct ibv_port_attr, port_cap_flags2) == 48, "active_speed_ex follows port_cap_flags2");
+
 /* The header's inline ibv_query_port would need the library at link time. */
-static int query_port(struct ibv_context *ctx, int port, struct ibv_port_attr *a)
+static int query_port(struct ibv_context *ctx, int port, union port_attr *p)
 {
 	struct verbs_context *v = verbs_get_ctx_op(ctx, query_port);
 
-	memset(a, 0, sizeof(*a));
+	memset(p, 0, sizeof(*p));
 	if (v)
-		return v->query_port(ctx, port, a, sizeof(*a));
-	return (bw_verbs.ibv_query_port)(ctx, port, (struct _compat_ibv_port_attr *)a);
+		return v->query_port(ctx, port, &p->a, sizeof(*p));
+	return (bw_verbs.ibv_query_port)(ctx, port, (struct _compat_ibv_port_attr *)&p->a);
 }
 
 int bw_query_port(void *ctx, int port, struct bw_port_attr *to)
 {
-	struct ibv_port_attr a;
-	int r = bw_ret(query_port(ctx, port, &a));
+	union port_attr p;
+	int r = bw_ret(query_port(ctx, port, &p));
+	const struct ibv_port_attr a = p.a;
 
 	if (r)
 		return r;
@@ -131,7 +146,7 @@ int bw_query_port(void *ctx, int port, struct bw_port_attr *to)
 		.sm_sl = a.sm_sl,
 		.lmc = a.lmc,
 		.active_width = a.active_width,
-		.active_speed = a.active_speed,
+		.active_speed = p.active_speed_ex ? p.active_speed_ex : a.active_speed,
 		.phys_state = a.phys_state,
 		.grh_required = a.flags & 1, /* IB_UVERBS_QPF_GRH_REQUIRED of the kernel */
 	};
