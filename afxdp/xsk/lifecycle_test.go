@@ -24,6 +24,8 @@ func TestRebindingAtOnceAfterClose(t *testing.T) {
 		t.Run(mode.name, func(t *testing.T) {
 			p := lab(t, veth.Config{})
 			cfg := xsk.Config{Attach: mode.attach, Memory: xsk.UMEMConfig{Chunks: 64}}
+			// The kernel gives a queue back in a work item, which a busy machine may run after more than a second.
+			cfg.Socket.BindTimeout = time.Minute
 			a := open(t, &p.Ends[0], cfg)
 			free := halves(t, a)
 			head := header(&p.Ends[0], &p.Ends[1])

@@ -4,6 +4,8 @@ package main
 
 import (
 	"bufio"
+	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -75,6 +77,20 @@ func (l *listener) lead(secret, iterations string) *exec.Cmd {
 	return bywash(append(args, "-n", iterations, l.addr)...)
 }
 
+// awaitMeasurement waits until a process of bywash perf over shm has the memory of a measurement.
+func awaitMeasurement(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	for range time.Tick(time.Millisecond) {
+		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", cmd.Process.Pid))
+		if err != nil || len(maps) == 0 {
+			t.Fatalf("bywash perf has ended before its measurement (%v)", err)
+		}
+		if bytes.Contains(maps, []byte("/memfd:bywash-arena")) {
+			return
+		}
+	}
+}
+
 func TestListenerServesLeadsInTurn(t *testing.T) {
 	l := startListener(t)
 	var wg sync.WaitGroup
@@ -102,7 +118,7 @@ func TestListenerOutlivesItsLeads(t *testing.T) {
 	if err := victim.Start(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(300 * time.Millisecond) // in its measurement
+	awaitMeasurement(t, victim)
 	_ = victim.Process.Kill()
 	_ = victim.Wait()
 	if code, _, stderr := status(t, l.lead(l.secret, "100")); code != 0 {
@@ -123,14 +139,21 @@ func TestListenerOutlivesItsLeads(t *testing.T) {
 
 func TestListenerThatDiesIsAnErrorSoon(t *testing.T) {
 	l := startListener(t)
-	time.AfterFunc(500*time.Millisecond, func() { _ = l.cmd.Process.Kill() })
+	lead := l.lead(l.secret, "")
+	var says bytes.Buffer
+	lead.Stderr = &says
+	if err := lead.Start(); err != nil {
+		t.Fatal(err)
+	}
+	awaitMeasurement(t, lead)
 	begin := time.Now()
-	code, _, stderr := status(t, l.lead(l.secret, ""))
-	if code != 1 || !strings.Contains(stderr, "gone") || time.Since(begin) > 5*time.Second {
-		t.Errorf("status %d, stderr %q after %v, want 1, that it is gone, within 5 s", code, stderr, time.Since(begin))
+	_ = l.cmd.Process.Kill()
+	_ = lead.Wait()
+	if code := lead.ProcessState.ExitCode(); code != 1 || !strings.Contains(says.String(), "gone") || time.Since(begin) > 5*time.Second {
+		t.Errorf("status %d, stderr %q after %v, want 1, that it is gone, within 5 s", code, says.String(), time.Since(begin))
 	}
 	begin = time.Now()
-	code, _, stderr = status(t, l.lead(l.secret, "100"))
+	code, _, stderr := status(t, l.lead(l.secret, "100"))
 	if code != 1 || !strings.Contains(stderr, "--listen running there?") || time.Since(begin) > 5*time.Second {
 		t.Errorf("no listener: status %d, stderr %q after %v", code, stderr, time.Since(begin))
 	}
