@@ -18,10 +18,11 @@ import (
 // rails together leave processors idle.
 const shapedRate = 20e6
 
-// BenchmarkTwoRails measures long messages over one rail and over two of its kind, in turn: afxdp over cables that a
-// router in between shapes. It also reports how busy the processors were, because they limit the speed of two rails.
+// BenchmarkTwoRails measures long messages over one rail and over two of its kind, in turn: afxdp over paths of a
+// limited rate. It also reports how busy the processors were, because they limit the speed of two rails.
 func BenchmarkTwoRails(b *testing.B) {
-	shape := veth.Config{Router: true, Rate: shapedRate, MTU: 9000, NoIPv6: true}
+	const queue = 450 // frames, of a fifth of a second
+	shape := veth.Config{Box: &veth.Box{Rate: shapedRate, Queue: queue}, MTU: 9000, NoIPv6: true}
 	one, other := vethRails(b, shape), vethRails(b, shape)
 	alone := vethRails(b, shape)
 	join := func(rails [2][]session.Rail) []*session.Session {

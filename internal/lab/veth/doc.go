@@ -11,5 +11,7 @@
 // inside, keep them alive. When those end, even by kill -9, the namespaces and devices vanish.
 //
 // With [Config.Router] the two ends lie in different subnets, and a third
-// namespace forwards between them, so that frames go by a next hop.
+// namespace forwards between them, so that frames go by a next hop. With
+// [Config.Box] they lie in one subnet, and a program in the third namespace
+// delays and loses frames between them.
 package veth

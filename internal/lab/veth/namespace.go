@@ -74,6 +74,8 @@ func explain(err error) error {
 		return fmt.Errorf("%w: needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN): %w", os.ErrPermission, err)
 	case unix.EINVAL, unix.ENOSYS:
 		return fmt.Errorf("%w: this kernel has no network namespaces (CONFIG_NET_NS): %w", errors.ErrUnsupported, err)
+	case unix.EAFNOSUPPORT:
+		return fmt.Errorf("%w: this kernel has no packet sockets (modprobe af_packet): %w", errors.ErrUnsupported, err)
 	case unix.EOPNOTSUPP:
 		return fmt.Errorf("%w: this kernel has no veth (modprobe veth): %w", errors.ErrUnsupported, err)
 	}

@@ -17,7 +17,7 @@ type Switch struct {
 	pair Pair // pair to delete at the end
 }
 
-// NewSwitch makes n namespaces, 1 to 250, and one for the bridge. [Config.Router] and the fields that need it are
+// NewSwitch makes n namespaces, 1 to 250, and one for the bridge. [Config.Router] and [Config.Box] are
 // ignored. Errors are those of [New].
 func NewSwitch(n int, cfg Config) (*Switch, error) {
 	if n < 1 || n > 250 {

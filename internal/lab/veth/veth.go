@@ -33,14 +33,9 @@ type Config struct {
 	// different subnets.
 	Router bool
 
-	// Loss is the share, 0 to 1, of the frames that the router drops at
-	// random, in both directions. It needs Router.
-	Loss float64
-
-	// Rate is how many bytes of frames the router sends a second, in each direction, 0 for as many as it can:
-	// a token bucket (sch_tbf) that fills in 4 ms, behind a queue of a fifth of a second. It needs Router: sockets
-	// of AF_XDP pass by the queueing disciplines of their own device.
-	Rate uint64
+	// Box puts a third namespace between the two ends, which lie in one subnet, and a program there that delays and
+	// loses frames between them.
+	Box *Box
 
 	// Offloads keeps the devices' offloads, which are otherwise turned off: frames from the kernel's stack
 	// then carry partial checksums and segments of up to 64 KiB.
@@ -56,9 +51,11 @@ type Pair struct {
 	Ends [2]End
 
 	// Router holds the two devices in the middle, in one namespace: Router[i]
-	// is joined to Ends[i]. Without [Config.Router] its elements are zero.
+	// is joined to Ends[i]. Without [Config.Router] and [Config.Box] its
+	// elements are zero. The devices of a box have no address.
 	Router [2]End
 
+	box    *box
 	close  sync.Once
 	closed error
 	undo   []func() error // in the order of making
@@ -87,11 +84,10 @@ func New(cfg Config) (*Pair, error) {
 	if cfg.Queues == 0 {
 		cfg.Queues = 1
 	}
-	if cfg.Loss != 0 && !cfg.Router {
-		return nil, errors.New("veth: Loss needs Router: nothing else stands between the ends")
-	}
-	if cfg.Rate != 0 && (!cfg.Router || cfg.Rate < minRate || cfg.Rate > maxRate) {
-		return nil, fmt.Errorf("veth: Rate needs Router, and is from %d to %d", minRate, int64(maxRate))
+	if cfg.Box != nil {
+		if err := cfg.Box.check(cfg); err != nil {
+			return nil, fmt.Errorf("veth: %w", err)
+		}
 	}
 	p := &Pair{}
 	if err := p.build(cfg); err != nil {
@@ -102,7 +98,7 @@ func New(cfg Config) (*Pair, error) {
 
 func (p *Pair) build(cfg Config) error {
 	spaces := 2
-	if cfg.Router {
+	if cfg.Router || cfg.Box != nil {
 		spaces = 3
 	}
 	var ns [3]int
@@ -116,7 +112,16 @@ func (p *Pair) build(cfg Config) error {
 	if !cfg.Router {
 		p.Ends[0] = newEnd(ns[0], "veth0", 0, 1)
 		p.Ends[1] = newEnd(ns[1], "veth1", 0, 2)
-		return p.join(cfg, &p.Ends[0], &p.Ends[1])
+		if cfg.Box == nil {
+			return p.join(cfg, &p.Ends[0], &p.Ends[1])
+		}
+		for i := range 2 {
+			p.Router[i] = End{Namespace: ns[2], Device: fmt.Sprintf("box%d", i)}
+			if err := p.join(cfg, &p.Ends[i], &p.Router[i]); err != nil {
+				return err
+			}
+		}
+		return p.startBox(cfg)
 	}
 	for i := range 2 {
 		p.Ends[i] = newEnd(ns[i], fmt.Sprintf("veth%d", i), i, 2)

@@ -81,6 +81,8 @@ func TestEndsReachEachOtherAtOnce(t *testing.T) {
 		{"direct", veth.Config{}},
 		{"four queues, jumbo frames", veth.Config{Queues: 4, MTU: 9000}},
 		{"routed", veth.Config{Router: true}},
+		{"through a box", veth.Config{Box: &veth.Box{}}},
+		{"through a box, long frames", veth.Config{Box: &veth.Box{}, MTU: 65535}},
 		{"without IPv6", veth.Config{NoIPv6: true}},
 	}
 	newPair(t, veth.Config{}) // or skip all of it
@@ -101,69 +103,6 @@ func TestEndsReachEachOtherAtOnce(t *testing.T) {
 				t.Error("IPv6: ", err)
 			}
 		})
-	}
-}
-
-func TestRouterDropsItsShare(t *testing.T) {
-	p := newPair(t, veth.Config{Router: true, Loss: 1})
-	a, b := &p.Ends[0], &p.Ends[1]
-	if err := echo(t, a, b, a.IPv4.Addr(), b.IPv4.Addr()); err == nil {
-		t.Error("a message came through although every frame is dropped")
-	}
-}
-
-func TestLossWithoutARouterIsRefused(t *testing.T) {
-	p, err := veth.New(veth.Config{Loss: 0.5})
-	if err == nil {
-		p.Close()
-		t.Fatal("accepted")
-	}
-}
-
-// Traffic through a shaped router takes the same time on a fast and on a slow machine.
-func TestRouterKeepsItsRate(t *testing.T) {
-	const rate, size, before = 10e6, 3e6, 1e6 // the first bytes empty the bucket
-	p := newPair(t, veth.Config{Router: true, Rate: rate})
-	a, b := &p.Ends[0], &p.Ends[1]
-	var server net.Listener
-	var client net.Conn
-	if err := b.Do(func() (err error) {
-		server, err = net.Listen("tcp", netip.AddrPortFrom(b.IPv4.Addr(), 0).String())
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
-	if err := a.Do(func() (err error) { client, err = net.Dial("tcp", server.Addr().String()); return err }); err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	go func() { client.Write(make([]byte, size)) }()
-	c, err := server.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if _, err := io.CopyN(io.Discard, c, before); err != nil {
-		t.Fatal(err)
-	}
-	start := time.Now()
-	if _, err := io.CopyN(io.Discard, c, size-before); err != nil {
-		t.Fatal(err)
-	}
-	// Frames that lie in buffers when the clock starts are not counted: those of a socket, at most.
-	const buffered = 500e3
-	if d := time.Since(start).Seconds(); d < (size-before-buffered)/rate {
-		t.Errorf("%v bytes came within %v s at %v bytes a second", size-before, d, rate)
-	}
-}
-
-func TestRateWithoutARouterIsRefused(t *testing.T) {
-	for _, cfg := range []veth.Config{{Rate: 1e6}, {Router: true, Rate: 10}, {Router: true, Rate: 1 << 40}} {
-		if p, err := veth.New(cfg); err == nil {
-			p.Close()
-			t.Errorf("%+v is accepted", cfg)
-		}
 	}
 }
 
@@ -214,16 +153,18 @@ func TestChildStartsInside(t *testing.T) {
 }
 
 func TestCloseLeavesNoDescriptor(t *testing.T) {
-	newPair(t, veth.Config{}).Close() // resources that are opened once stay
-	before := descriptors(t)
-	for range 3 {
-		p := newPair(t, veth.Config{Router: true, Loss: 0.1})
-		if err := p.Close(); err != nil {
-			t.Fatal(err)
+	for _, cfg := range []veth.Config{{Router: true}, {Box: &veth.Box{}}} {
+		newPair(t, cfg).Close() // resources that are opened once stay
+		before := descriptors(t)
+		for range 3 {
+			p := newPair(t, cfg)
+			if err := p.Close(); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	if after := descriptors(t); after != before {
-		t.Errorf("got %d descriptors, want %d as before", after, before)
+		if after := descriptors(t); after != before {
+			t.Errorf("%+v: got %d descriptors, want %d as before", cfg, after, before)
+		}
 	}
 }
 
