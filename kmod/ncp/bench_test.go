@@ -42,6 +42,49 @@ func BenchmarkShort(b *testing.B) {
 	}
 }
 
+// BenchmarkFar is a round trip of short messages between two NICs, each way with a receive that is posted before, and the
+// frames that it takes.
+func BenchmarkFar(b *testing.B) {
+	for _, n := range []int{8, 1024, 1025} {
+		b.Run(fmt.Sprint("len=", n), func(b *testing.B) {
+			l := limits
+			l.packetSize = 16384
+			c := newCluster(b, 2, l)
+			r := registrationSizes{commands: 8, sends: 1, receives: 1, regionSize: 2048}
+			var ps [2]*process
+			for i, name := range []string{"x", "y"} {
+				ps[i], _ = c.nodes[i].begin(name, "", 0, r)
+			}
+			c.run()
+			for i, p := range ps {
+				peer := ps[1-i].name
+				p.context(false, 0, message{peer: peer, tag: 1, len: n, flags: flagDoorbell | flagInline})
+				p.context(true, 0, message{peer: peer, tag: 1, len: n, flags: flagDoorbell | flagInline})
+				p.post(cmdReceive, 0, 0, "")
+			}
+			c.run()
+			frames, steps := 0, 0
+			b.ReportAllocs()
+			for b.Loop() {
+				for i, p := range ps {
+					q := ps[1-i]
+					p.post(cmdSend, 0, 0, "")
+					for s := free; s != done; s, _ = q.doorbell(true, 0) {
+						for j, node := range c.nodes {
+							steps += node.nic.step(2)
+							frames += node.nic.carry(c.nodes[1-j].nic, 8)
+						}
+					}
+					q.clear(true, 0)
+					q.post(cmdReceive, 0, 0, "")
+				}
+			}
+			b.ReportMetric(float64(frames)/float64(b.N), "frames/op")
+			b.ReportMetric(float64(steps)/float64(b.N), "steps/op")
+		})
+	}
+}
+
 func BenchmarkLong(b *testing.B) {
 	for nics := 1; nics <= 2; nics++ {
 		b.Run(fmt.Sprint("nics=", nics), func(b *testing.B) {

@@ -36,6 +36,8 @@ func framesToVary() [][]byte {
 		record(peer, request(1, 1, 6), frameOf(1, 1, 1, 1, 2, 1, 1, uint32(4), 0, []byte("abcd")), system(0xff87, "x", 1, 1)),
 		record(peer, request(0, 1, 0), frameOf(1, 1, 1, 1, 2, 1, 0, uint32(0), 0), request(0, 2, 9), system(0xff8a, 1, 1, 1, 1, 0, 0, uint32(2))),
 		record(peer, request(2, 1, 1<<20), system(0xff89, 1, 1, 1, 1, 2, 2, uint32(1), uint32(8)), request(2, 2, 1<<18)),
+		record(peer, eager(8, 8, 1, 8), eager(1024, 1024, 1, 1024), system(0xff8a, 1, 1, 1, 1, 5, 1, uint32(1)), eager(8, 8, 1, 7),
+			eager(8, 4, 2, 8), system(0xff81, 1, 1, 1, 1, 2, 1, uint32(1)), system(0xff89, 1, 1, 1, 1, 3, 1, uint32(2), uint32(6))),
 		record(system(0xff83, 1, 1, 0, 0), system(0xff85, "g", 1, 1, uint32(1), 0, 0), system(0xff81, 1, 1, 1, 1, 3, 0, uint32(1))),
 	}
 }
@@ -60,7 +62,14 @@ func playNIC(t *testing.T, data []byte) {
 		n.nic.receive(2, frame)
 		n.nic.step(40)
 		if i := a.freeSendContext(); i > 0 { // something of ours is always under way to it
-			a.send(uint16(i), message{peer: "x", tag: uint16(i), len: 2000, flags: flagDoorbell})
+			m := message{peer: "x", tag: uint16(i), len: 2000, flags: flagDoorbell}
+			if i%2 == 0 {
+				m.len, m.flags = 10, flagDoorbell|flagInline
+			}
+			a.send(uint16(i), m)
+			if i%3 == 0 {
+				a.post(cmdCancelSend, uint16(i), 0, "")
+			}
 			a.recv(uint16(i), message{peer: "x", tag: uint16(i), len: 100, flags: flagDoorbell | flagInline})
 		}
 		n.nic.drop(2)

@@ -51,7 +51,7 @@ func TestFramesAreThoseOfTheDocumentation(t *testing.T) {
 	golden(t, "New_Process", c.frames(0, 1), to2+"ff82 00000020"+counter+nameA+"0001 0001 00000000000003e8")
 	step(1)
 	golden(t, "New_Process_Ack", c.frames(1, 0), to1+"ff83 00000008"+counter+"0001 0001 0000 0000")
-	b := c.nodes[1].register("b")
+	c.nodes[1].register("b")
 
 	a.send(0, message{peer: "b", tag: 0x1234, len: 1500, flags: flagDoorbell})
 	step(0)
@@ -72,17 +72,34 @@ func TestFramesAreThoseOfTheDocumentation(t *testing.T) {
 	step(0)
 	golden(t, "Cancel", c.frames(0, 1), to2+"ff8a 00000010"+counter+"0001 0001 0001 0001 0002 0000 00000002")
 
-	b.recv(0, message{peer: "a", tag: 3, len: 8, flags: flagInline})
-	step(1)
-	copy(a.region(false, 2), "golden")
-	a.short(2, message{peer: "b", tag: 3, len: 6})
+	from, h := a.memory(t, 1024+6, readAccess)
+	copy(from[1024:], "golden")
+	a.send(2, message{peer: "b", tag: 3, len: len(from), descriptors: []descriptor{{h, uint32(len(from)), 0}}})
 	step(0)
 	c.frames(0, 1)
 	step(1)
 	c.frames(1, 0)
 	step(0)
-	golden(t, "packet", c.frames(0, 1), "0001 0001  0002 0001 0001 0001 0003 00000006 0000 676f6c64656e")
+	golden(t, "packets", c.frames(0, 1),
+		"0001 0001  0002 0001 0001 0001 0003 00000400 0000"+strings.Repeat("00", 1024),
+		"0001 0001  0002 0001 0001 0001 0003 00000006 0001 676f6c64656e")
 	step(1)
+
+	copy(a.region(false, 3), "golden")
+	a.send(3, message{peer: "b", tag: 4, len: 6, flags: flagInline})
+	step(0)
+	golden(t, "Permission_Request with its message", c.frames(0, 1), to2+"ff80 00000022"+counter+
+		"0001 0001 0001 0001 0004 0000 00000004 00000006 00000006 00000001 676f6c64656e")
+	step(1)
+	golden(t, "Permission_Reply, taken", c.frames(1, 0), to1+"ff81 00000010"+counter+"0001 0001 0001 0001 0004 0001 00000004")
+	step(0)
+
+	a.send(3, message{peer: "b", tag: 5, len: 6, flags: flagInline})
+	step(0)
+	c.nodes[0].nic.drop(2)
+	a.post(cmdCancelSend, 3, 0, "")
+	step(0)
+	golden(t, "Cancel to be confirmed", c.frames(0, 1), to2+"ff8a 00000010"+counter+"0001 0001 0001 0001 0005 0001 00000005")
 }
 
 func TestFramesOfGroupsAreThoseOfTheDocumentation(t *testing.T) {

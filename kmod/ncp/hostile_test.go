@@ -36,6 +36,11 @@ func system(code int, payload ...any) []byte {
 	return frameOf(0, 0, 1, 0, 2, 0, code, uint32(len(body)), 0, body)
 }
 
+// eager is request 1, under tag 5, for a message of n bytes, of which some come with it.
+func eager(n, packet, packets uint32, with int) []byte {
+	return system(0xff80, 1, 1, 1, 1, 5, 0, uint32(1), n, packet, packets, make([]byte, with))
+}
+
 const bad, late = "bad", "late"
 
 // To NIC 1, where p0 is a member of g with a receive of tag 0 and one of 6 bytes, by 4, under tag 1 that is matched, as p1
@@ -69,7 +74,13 @@ var hostileFrames = []struct {
 	{"request with packets longer than it", system(0xff80, 1, 1, 1, 1, 5, 0, uint32(1), uint32(8), uint32(9), uint32(1)), bad},
 	{"request of huge packets", system(0xff80, 1, 1, 1, 1, 5, 0, uint32(1), uint32(1<<20), uint32(1<<17), uint32(8)), bad},
 	{"request with a wrong count", system(0xff80, 1, 1, 1, 1, 5, 0, uint32(1), uint32(8), uint32(4), uint32(3)), bad},
+	{"request with a part of its message", eager(8, 8, 1, 7), bad},
+	{"request with more than its message", eager(8, 8, 1, 9), bad},
+	{"request with a message of two packets", eager(8, 4, 2, 8), bad},
+	{"request with a message that is too long", eager(1025, 1025, 1, 1025), bad},
+	{"request that is too short", system(0xff80, 1, 1, 1, 1, 5, 0, uint32(1)), bad},
 	{"permission for nothing", system(0xff81, 1, 1, 1, 1, 5, 0, uint32(1)), late},
+	{"permission of nonsense", system(0xff81, 1, 1, 1, 1, 5, 2, uint32(1)), bad},
 	{"permission for nobody", system(0xff81, 9, 1, 1, 1, 5, 0, uint32(1)), late},
 	{"process without a name", system(0xff82, "", 5, 1, uint64(0)), bad},
 	{"process with pid 0", system(0xff82, "x", 0, 1, uint64(0)), bad},
@@ -96,6 +107,7 @@ var hostileFrames = []struct {
 	{"refusal with nonsense", system(0xff89, 1, 1, 1, 1, 5, 1, uint32(1), uint32(2)), bad},
 	{"giving up nothing", system(0xff89, 1, 1, 1, 1, 5, 2, uint32(1), uint32(8)), bad},
 	{"giving up another request", system(0xff89, 1, 1, 1, 1, 1, 2, uint32(8), uint32(8)), bad},
+	{"cancel with nonsense", system(0xff8a, 1, 1, 1, 1, 1, 2, uint32(77)), bad},
 	{"cancel by nobody", system(0xff8a, 1, 1, 9, 1, 1, 0, uint32(1)), late},
 }
 

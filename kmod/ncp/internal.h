@@ -32,6 +32,8 @@
 #define NCP_WEIGHT		32	/* of work: as much as a step by itself */
 #define NCP_PIECE		65536	/* bytes moved at once */
 #define NCP_MAX_PAYLOAD		48	/* of a system message */
+#define NCP_REQUEST		28	/* bytes of a Permission_Request, */
+#define NCP_EAGER		1024	/* and the most of a message that travels with it */
 
 /* ---- table.c: FIFOs under a key: what goes between a pair under a tag ---- */
 
@@ -148,6 +150,8 @@ enum ncp_send_state {
 	NCP_SEND_BEHIND,	/* another one to that receiver and tag is first */
 	NCP_SEND_START,		/* in the Scheduling Queue: Permission Flag 0, not requested */
 	NCP_SEND_REQUESTED,
+	NCP_SEND_EAGER,		/* the same, and the message went with the request */
+	NCP_SEND_CANCELLING,	/* the same, and the receiver's NIC says whether it has it */
 	NCP_SEND_GRANTED,	/* in the Scheduling Queue: Permission Flag set */
 	NCP_SEND_PARENT,	/* a broadcast or multicast whose legs are on their way */
 	NCP_SEND_NAMES,		/* a multicast whose names are not all read */
@@ -379,6 +383,7 @@ struct ncp_request {
 	struct ncp_process *receiver;
 	struct ncp_peer *sender;
 	struct ncp_send *from;
+	const u8 *data;		/* the whole message, if it came with the request, or NULL */
 	u32 id, len, packet;
 	u16 tag;
 };
@@ -496,6 +501,7 @@ bool ncp_tx(struct ncp *ncp);
 void ncp_schedule(struct ncp_process *p);
 void ncp_rest(struct ncp_process *p);
 enum ncp_sent ncp_send_packet(struct ncp_send *s);
+enum ncp_sent ncp_packet_sent(struct ncp_send *s, u32 n);
 
 /* rx.c */
 bool ncp_rx(struct ncp *ncp);
@@ -516,7 +522,7 @@ void ncp_drain(struct ncp_process *p);
 struct ncp_receive *ncp_receive_last(struct ncp_process *p, struct ncp_peer *sender, u16 tag);
 u32 ncp_request(struct ncp *ncp, const struct ncp_request *q);
 void ncp_request_take(struct ncp_receive *r, struct ncp_receive *old);
-void ncp_request_cancel(struct ncp_process *p, struct ncp_peer *sender, u16 tag, u32 id);
+bool ncp_request_cancel(struct ncp_process *p, struct ncp_peer *sender, u16 tag, u32 id);
 bool ncp_feed(struct ncp *ncp);
 void ncp_feed_again(struct ncp *ncp);
 void ncp_request_fed(struct ncp_receive *r);
@@ -579,8 +585,8 @@ bool ncp_system_message(struct ncp *ncp, struct ncp_nic *nic, u16 code, const u8
 			u32 size);
 
 /* say.c: messages to other NICs */
-void ncp_say_request(struct ncp_send *s);
-void ncp_say_reply(struct ncp_receive *r);
+bool ncp_say_request(struct ncp_send *s);
+void ncp_say_reply(struct ncp_process *p, struct ncp_peer *to, u16 tag, u32 id, bool taken);
 void ncp_say_cancel(struct ncp_send *s);
 void ncp_say_given_up(struct ncp_send *s, u32 result);
 void ncp_say_refused(struct ncp *ncp, struct ncp_nic *nic, const struct ncp_pair *pair,
@@ -598,6 +604,8 @@ void ncp_say_leave_group(struct ncp *ncp, struct ncp_nic *nic, const struct ncp_
 /* late.c: the way into the NIC output FIFO */
 void *ncp_frame_reserve(struct ncp *ncp, struct ncp_nic *nic, u32 size);
 void ncp_say(struct ncp *ncp, struct ncp_nic *nic, u16 code, const u8 *payload, const u8 *end);
+bool ncp_say_with(struct ncp *ncp, struct ncp_nic *nic, u16 code, const u8 *payload,
+		  const u8 *end, struct ncp_process *from, struct ncp_map *map, u32 len);
 bool ncp_flush(struct ncp *ncp);
 void ncp_late_free(struct ncp *ncp, struct ncp_nic *nic);
 

@@ -62,6 +62,16 @@ static void put_off(struct ncp *ncp, struct ncp_nic *nic, const void *frame, u32
 		ncp_push(&ncp->late, &nic->late);
 }
 
+static void header(const struct ncp *ncp, const struct ncp_nic *nic, u16 code, u32 len,
+		   struct ncp_frame *f)
+{
+	memset(f, 0, sizeof(*f));
+	f->header.destination_nic = cpu_to_be16(nic->id);
+	f->header.source_nic = cpu_to_be16(ncp->id);
+	f->header.tag = cpu_to_be16(code);
+	f->header.length_low = cpu_to_be16((u16)len);
+}
+
 /* Sends a system message, whose payload ends at @end. */
 void ncp_say(struct ncp *ncp, struct ncp_nic *nic, u16 code, const u8 *payload, const u8 *end)
 {
@@ -72,11 +82,7 @@ void ncp_say(struct ncp *ncp, struct ncp_nic *nic, u16 code, const u8 *payload, 
 
 	if (!nic || nic->gone || nic->lost)
 		return;
-	memset(&f, 0, sizeof(f));
-	f.header.destination_nic = cpu_to_be16(nic->id);
-	f.header.source_nic = cpu_to_be16(ncp->id);
-	f.header.tag = cpu_to_be16(code);
-	f.header.length_low = cpu_to_be16((u16)len);
+	header(ncp, nic, code, len, &f);
 	memcpy(frame, &f, sizeof(f));
 	memcpy(frame + sizeof(f), payload, len);
 	ncp->stat.system_messages++;
@@ -87,6 +93,34 @@ void ncp_say(struct ncp *ncp, struct ncp_nic *nic, u16 code, const u8 *payload, 
 	}
 	memcpy(at, frame, size);
 	ncp->ops->tx_commit(ncp->host, nic->id, size);
+}
+
+/*
+ * Sends a system message with @len bytes of the process @from behind its payload. Returns
+ * false if that is not possible at once, or the bytes are not accessible.
+ */
+bool ncp_say_with(struct ncp *ncp, struct ncp_nic *nic, u16 code, const u8 *payload,
+		  const u8 *end, struct ncp_process *from, struct ncp_map *map, u32 len)
+{
+	u32 n = (u32)(end - payload), size = sizeof(struct ncp_frame) + n + len, moved = 0;
+	struct ncp_frame *f;
+	struct ncp_map to;
+
+	if (nic->gone || nic->lost)
+		return false;
+	f = ncp_frame_reserve(ncp, nic, size);
+	if (!f)
+		return false;
+	ncp_map_memory(&to, (u8 *)(f + 1) + n, len);
+	if (ncp_move(ncp, NULL, &to, from, map, len, &moved) != NCP_MOVED) {
+		ncp->ops->tx_commit(ncp->host, nic->id, 0);
+		return false;
+	}
+	header(ncp, nic, code, n + len, f);
+	memcpy(f + 1, payload, n);
+	ncp->stat.system_messages++;
+	ncp->ops->tx_commit(ncp->host, nic->id, size);
+	return true;
 }
 
 static bool flush_nic(struct ncp *ncp, struct ncp_nic *nic)

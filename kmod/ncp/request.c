@@ -26,7 +26,31 @@ static void reply(struct ncp_receive *r)
 	if (r->from)
 		ncp_send_granted(r->from);
 	else
-		ncp_say_reply(r);
+		ncp_say_reply(r->process, r->match.peer, r->match.tag, r->id, false);
+}
+
+/*
+ * Permits a request. A message that came with it is delivered, unless that is more than is
+ * left of this step's work: then it comes again, from its beginning.
+ */
+static void grant(struct ncp_receive *r, const struct ncp_request *q)
+{
+	struct ncp_map map, before = r->map;
+
+	if (!q->data) {
+		reply(r);
+		return;
+	}
+	/* The frame is read only: moving from it does not write. */
+	ncp_map_memory(&map, (u8 *)(uintptr_t)q->data, q->len);
+	if (ncp_receive_data(r, NULL, &map, q->len) != NCP_PAUSED) {
+		ncp_say_reply(q->receiver, q->sender, q->tag, q->id, true);
+		return;
+	}
+	r->map = before;
+	r->moved = 0;
+	r->partial = 0;
+	reply(r);
 }
 
 static void fill(struct ncp_receive *r, const struct ncp_request *q)
@@ -115,7 +139,6 @@ static bool buffer(struct ncp *ncp, struct ncp_receive *r)
 	ncp_request_fed(r);
 	r->process->stat.requests_buffered++;
 	ncp->stat.requests_buffered++;
-	reply(r);
 	return true;
 }
 
@@ -179,6 +202,7 @@ static struct ncp_peer *hungry(struct ncp *ncp)
 bool ncp_feed(struct ncp *ncp)
 {
 	u32 round = ncp->feed_round, i;
+	struct ncp_receive *r;
 	struct ncp_peer *peer;
 
 	if (!ncp->feeding)
@@ -187,7 +211,9 @@ bool ncp_feed(struct ncp *ncp)
 		peer = hungry(ncp);
 		if (!peer)
 			break;
-		if (buffer(ncp, ncp_first(&peer->hungry, struct ncp_receive, memory))) {
+		r = ncp_first(&peer->hungry, struct ncp_receive, memory);
+		if (buffer(ncp, r)) {
+			reply(r);
 			/* A user that was examined may have another, shorter request. */
 			ncp_feed_again(ncp);
 			return true;
@@ -216,7 +242,7 @@ u32 ncp_request(struct ncp *ncp, const struct ncp_request *q)
 	if (r && r->state == NCP_RECEIVE_POSTED) {
 		r->state = NCP_RECEIVE_ACTIVE;
 		fill(r, q);
-		reply(r);
+		grant(r, q);
 		return 0;
 	}
 	if (r && r->state != NCP_RECEIVE_HELD)
@@ -225,8 +251,10 @@ u32 ncp_request(struct ncp *ncp, const struct ncp_request *q)
 	if (!r)
 		return result;
 	/* Earlier requests of this user that wait for local memory go first. */
-	if (fits_ever(ncp, q->len) && ncp_empty(&q->sender->user->hungry) && buffer(ncp, r))
+	if (fits_ever(ncp, q->len) && ncp_empty(&q->sender->user->hungry) && buffer(ncp, r)) {
+		grant(r, q);
 		return 0;
+	}
 	if (fits_ever(ncp, q->len))
 		hunger(ncp, r);
 	ncp->stat.requests_remembered++;
@@ -234,14 +262,16 @@ u32 ncp_request(struct ncp *ncp, const struct ncp_request *q)
 	return 0;
 }
 
-/* The sender cancels request @id. */
-void ncp_request_cancel(struct ncp_process *p, struct ncp_peer *sender, u16 tag, u32 id)
+/* The sender cancels request @id. Returns false if its message came, or comes no more. */
+bool ncp_request_cancel(struct ncp_process *p, struct ncp_peer *sender, u16 tag, u32 id)
 {
 	struct ncp_receive *r = ncp_receive_last(p, sender, tag);
 
 	if (!r || r->id != id || r->left != r->len || r->counter)
-		return;
-	if (r->state == NCP_RECEIVE_ACTIVE || r->state == NCP_RECEIVE_BUFFER ||
-	    r->state == NCP_RECEIVE_REQUEST)
-		ncp_receive_unmatch(r);
+		return false;
+	if (r->state != NCP_RECEIVE_ACTIVE && r->state != NCP_RECEIVE_BUFFER &&
+	    r->state != NCP_RECEIVE_REQUEST)
+		return false;
+	ncp_receive_unmatch(r);
+	return true;
 }

@@ -38,25 +38,38 @@ static u8 *put_flow(u8 *at, const struct ncp_peer *to, const struct ncp_peer *fr
 	return put32(put16(put16(at, tag), what), id);
 }
 
-void ncp_say_request(struct ncp_send *s)
+/*
+ * Requests permission. Returns whether the message went with the request: a short one does,
+ * unless it has to wait or its memory faults; an empty one has no bytes that could.
+ */
+bool ncp_say_request(struct ncp_send *s)
 {
+	struct ncp *ncp = s->process->ncp;
 	struct ncp_peer *to = s->flow.peer;
 	u8 payload[NCP_MAX_PAYLOAD] = { 0 }, *at = payload;
+	/* The message may have to be read again. */
+	struct ncp_map map = s->map;
 
 	at = put_flow(at, to, s->process->peer, s->flow.tag, 0, s->id);
 	at = put32(at, s->len);
 	at = put32(at, s->packet);
 	at = put32(at, s->packet ? (s->len - 1) / s->packet + 1 : 1);
-	ncp_say(s->process->ncp, to->at, NCP_MSG_PERMISSION_REQUEST, payload, at);
+	/* No frame is longer than that of a packet. */
+	if (s->len <= NCP_EAGER && NCP_REQUEST + s->len <= ncp->limits.packet_size &&
+	    ncp_say_with(ncp, to->at, NCP_MSG_PERMISSION_REQUEST, payload, at, s->process,
+			 &map, s->len))
+		return true;
+	ncp_say(ncp, to->at, NCP_MSG_PERMISSION_REQUEST, payload, at);
+	return !s->len;
 }
 
-void ncp_say_reply(struct ncp_receive *r)
+/* @taken: the message, which came with the request, was delivered. */
+void ncp_say_reply(struct ncp_process *p, struct ncp_peer *to, u16 tag, u32 id, bool taken)
 {
-	struct ncp_peer *to = r->match.peer;
 	u8 payload[NCP_MAX_PAYLOAD] = { 0 }, *at = payload;
 
-	at = put_flow(at, to, r->process->peer, r->match.tag, 0, r->id);
-	ncp_say(r->process->ncp, to->at, NCP_MSG_PERMISSION_REPLY, payload, at);
+	at = put_flow(at, to, p->peer, tag, taken, id);
+	ncp_say(p->ncp, to->at, NCP_MSG_PERMISSION_REPLY, payload, at);
 }
 
 void ncp_say_new_process(struct ncp *ncp, struct ncp_nic *nic, struct ncp_peer *peer)
@@ -161,11 +174,12 @@ void ncp_say_given_up(struct ncp_send *s, u32 result)
 	ncp_say(s->process->ncp, to->at, NCP_MSG_FAILURE, payload, at);
 }
 
+/* The receiver's NIC confirms only the cancel of a message that it may have delivered. */
 void ncp_say_cancel(struct ncp_send *s)
 {
 	struct ncp_peer *to = s->flow.peer;
 	u8 payload[NCP_MAX_PAYLOAD] = { 0 }, *at = payload;
 
-	at = put_flow(at, to, s->process->peer, s->flow.tag, 0, s->id);
+	at = put_flow(at, to, s->process->peer, s->flow.tag, s->state == NCP_SEND_EAGER, s->id);
 	ncp_say(s->process->ncp, to->at, NCP_MSG_CANCEL, payload, at);
 }

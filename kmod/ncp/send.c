@@ -118,12 +118,13 @@ void ncp_send_request(struct ncp_send *s)
 	ncp->stat.requests_sent++;
 	p->stat.requests_sent++;
 	if (peer->at) {
-		ncp_say_request(s);
+		s->state = ncp_say_request(s) ? NCP_SEND_EAGER : NCP_SEND_REQUESTED;
 		return;
 	}
 	q.receiver = peer->process;
 	q.sender = p->peer;
 	q.from = s;
+	q.data = NULL;
 	q.id = s->id;
 	q.len = s->len;
 	q.packet = s->packet;
@@ -206,6 +207,12 @@ void ncp_send_cancel(struct ncp_send *s)
 		ncp_join_cancel(s);
 	if (s->state == NCP_SEND_PARENT)
 		ncp_legs_cancel(s);
+	if (s->state == NCP_SEND_EAGER) {
+		/* The receiver may have the message, or get it before this arrives. */
+		ncp_say_cancel(s);
+		s->state = NCP_SEND_CANCELLING;
+		return;
+	}
 	if (s->state != NCP_SEND_BEHIND && s->state != NCP_SEND_START &&
 	    s->state != NCP_SEND_REQUESTED)
 		return;

@@ -311,9 +311,11 @@ func TestCancelSend(t *testing.T) {
 
 func TestCancelCrossesThePermission(t *testing.T) {
 	c, a, b := pair(t, 2, limits)
-	_, h := a.memory(t, 100, readAccess)
-	m := message{peer: "b", len: 100, flags: flagDoorbell, descriptors: []descriptor{{h, 100, 0}}}
-	b.recv(0, message{peer: "a", len: 100, flags: flagDoorbell | flagInline})
+	const n = 2000
+	_, h := a.memory(t, n, readAccess)
+	_, th := b.memory(t, n, writeAccess)
+	m := message{peer: "b", len: n, flags: flagDoorbell, descriptors: []descriptor{{h, n, 0}}}
+	b.recv(0, message{peer: "a", len: n, flags: flagDoorbell, descriptors: []descriptor{{th, n, 0}}})
 	c.run()
 	a.send(0, m)
 	c.nodes[0].nic.step(9)
@@ -327,8 +329,8 @@ func TestCancelCrossesThePermission(t *testing.T) {
 	// The receive is there for the next message.
 	a.send(1, m)
 	c.run()
-	a.wantSend(t, 1, done, 100)
-	b.wantRecv(t, 0, done, 100)
+	a.wantSend(t, 1, done, n)
+	b.wantRecv(t, 0, done, n)
 	if late := c.nodes[0].nic.statistics().lateFrames; late != 1 {
 		t.Fatalf("late frames: got %d, want the permission that came too late", late)
 	}

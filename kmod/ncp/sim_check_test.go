@@ -279,6 +279,9 @@ func (s *sim) checkFlows() {
 			if m.result == done && !m.optional && !m.received[k.to] {
 				s.failf("message %d from p%d to p%d tag %d is lost", m.id, k.from, k.to, k.tag)
 			}
+			if m.result == canceled && len(m.to) == 1 && m.received[k.to] {
+				s.failf("message %d from p%d to p%d tag %d was cancelled, and received", m.id, k.from, k.to, k.tag)
+			}
 			if !from.dead && m.result == free && !m.optional && !s.anyDead(m.to) {
 				s.failf("message %d from p%d to p%d tag %d hangs", m.id, k.from, k.to, k.tag)
 			}

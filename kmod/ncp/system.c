@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * RX step 3: system messages of other NICs. Their payloads have fixed sizes. A message that
- * contradicts the tables of this NIC is a bad frame; the functions then return false.
+ * RX step 3: system messages of other NICs. Their payloads have fixed sizes; only behind a
+ * request there may be a message of a process. A system message that contradicts the tables
+ * of this NIC is a bad frame; the functions then return false.
  */
 #include "internal.h"
 
@@ -56,17 +57,25 @@ static bool late(struct ncp *ncp)
 	return true;
 }
 
-static bool permission_request(struct ncp *ncp, struct ncp_nic *nic, const u8 *at)
+static void get_pair(const u8 *at, struct ncp_pair *pair)
+{
+	pair->receiver = get16(&at);
+	pair->receiver_generation = get16(&at);
+	pair->sender = get16(&at);
+	pair->sender_generation = get16(&at);
+	pair->tag = get16(&at);
+	get16(&at);
+	pair->id = get32(&at);
+}
+
+/* @n bytes of the message follow the request: all or none. */
+static bool permission_request(struct ncp *ncp, struct ncp_nic *nic, const u8 *at, u32 n)
 {
 	struct ncp_request q = { .from = NULL };
 	struct ncp_pair pair;
-	const u8 *ids = at;
 	u32 packets, result;
 
-	pair.receiver = get16(&ids);
-	pair.receiver_generation = get16(&ids);
-	pair.sender = get16(&ids);
-	pair.sender_generation = get16(&ids);
+	get_pair(at, &pair);
 	q.receiver = get_process(ncp, &at);
 	q.sender = get_peer(ncp, nic, &at);
 	q.tag = get16(&at);
@@ -75,11 +84,11 @@ static bool permission_request(struct ncp *ncp, struct ncp_nic *nic, const u8 *a
 	q.len = get32(&at);
 	q.packet = get32(&at);
 	packets = get32(&at);
-	pair.tag = q.tag;
-	pair.id = q.id;
+	q.data = n == q.len ? at : NULL;
 	if (!q.sender || q.tag > QNIX_MAX_TAG || q.len > QNIX_MAX_MESSAGE ||
 	    q.packet > q.len || q.packet > 65536 || (q.len && !q.packet) ||
-	    packets != (q.len ? (q.len - 1) / q.packet + 1 : 1))
+	    packets != (q.len ? (q.len - 1) / q.packet + 1 : 1) ||
+	    (n && (n != q.len || n > NCP_EAGER || packets != 1)))
 		return false;
 	result = q.receiver ? ncp_request(ncp, &q) : QNIX_DB_GONE;
 	if (result)
@@ -94,23 +103,33 @@ static struct ncp_send *requested(struct ncp_process *p, struct ncp_peer *receiv
 	struct ncp_node *head = ncp_head(&p->flows, receiver, tag);
 	struct ncp_send *s = head ? container_of(head, struct ncp_send, flow) : NULL;
 
-	return s && s->state == NCP_SEND_REQUESTED && s->id == id ? s : NULL;
+	if (!s || s->id != id)
+		return NULL;
+	return s->state == NCP_SEND_REQUESTED || s->state == NCP_SEND_EAGER ||
+	       s->state == NCP_SEND_CANCELLING ? s : NULL;
 }
 
 static bool permission_reply(struct ncp *ncp, struct ncp_nic *nic, const u8 *at)
 {
 	struct ncp_process *p = get_process(ncp, &at);
 	struct ncp_peer *receiver = get_peer(ncp, nic, &at);
-	u16 tag = get16(&at);
+	u16 tag = get16(&at), taken = get16(&at);
 	struct ncp_send *s;
 
-	get16(&at);
+	if (taken > 1)
+		return false;
 	if (!receiver || !p)
 		return late(ncp);
 	s = requested(p, receiver, tag, get32(&at));
-	if (!s)
-		return late(ncp);	/* the send was cancelled */
-	ncp_send_granted(s);
+	/* The send was cancelled. The answer to a Cancel, if there is one, is still to come. */
+	if (!s || (s->state == NCP_SEND_CANCELLING && !taken))
+		return late(ncp);
+	if (s->state == NCP_SEND_REQUESTED && taken)
+		return false;
+	if (taken)
+		ncp_packet_sent(s, s->len);
+	else
+		ncp_send_granted(s);
 	return true;
 }
 
@@ -245,6 +264,8 @@ static bool refused(struct ncp *ncp, struct ncp_nic *nic, const u8 *at)
 		return false;
 	if (!s)
 		return late(ncp);
+	if (result == QNIX_DB_CANCELED && s->state != NCP_SEND_CANCELLING)
+		return false;
 	ncp_send_end(s, result);
 	return true;
 }
@@ -281,16 +302,21 @@ static bool failure(struct ncp *ncp, struct ncp_nic *nic, const u8 *at)
 	return false;
 }
 
-static bool cancel(struct ncp *ncp, struct ncp_nic *nic, const u8 *at)
+static bool cancel(struct ncp *ncp, struct ncp_nic *nic, const u8 *payload)
 {
+	const u8 *at = payload;
+	struct ncp_pair pair;
 	struct ncp_process *p = get_process(ncp, &at);
 	struct ncp_peer *sender = get_peer(ncp, nic, &at);
-	u16 tag = get16(&at);
+	u16 tag = get16(&at), confirm = get16(&at);
 
-	get16(&at);
+	get_pair(payload, &pair);
+	if (confirm > 1)
+		return false;
 	if (!p || !sender)
 		return late(ncp);
-	ncp_request_cancel(p, sender, tag, get32(&at));
+	if (ncp_request_cancel(p, sender, tag, get32(&at)) && confirm)
+		ncp_say_refused(ncp, nic, &pair, QNIX_DB_CANCELED);
 	return true;
 }
 
@@ -298,7 +324,6 @@ static const struct {
 	bool (*does)(struct ncp *ncp, struct ncp_nic *nic, const u8 *payload);
 	u32 size;
 } messages[NCP_MSG_COUNT] = {
-	[NCP_MSG_PERMISSION_REQUEST - NCP_MSG_FIRST] = { permission_request, 28 },
 	[NCP_MSG_PERMISSION_REPLY - NCP_MSG_FIRST] = { permission_reply, 16 },
 	[NCP_MSG_NEW_PROCESS - NCP_MSG_FIRST] = { new_process, 32 },
 	[NCP_MSG_NEW_PROCESS_ACK - NCP_MSG_FIRST] = { new_process_ack, 8 },
@@ -316,6 +341,12 @@ bool ncp_system_message(struct ncp *ncp, struct ncp_nic *nic, u16 code, const u8
 {
 	u32 i = (u32)code - NCP_MSG_FIRST;
 
+	if (code == NCP_MSG_PERMISSION_REQUEST) {
+		if (size < NCP_REQUEST)
+			return false;
+		ncp->stat.system_messages++;
+		return permission_request(ncp, nic, payload, size - NCP_REQUEST);
+	}
 	if (code < NCP_MSG_FIRST || i >= NCP_MSG_COUNT || size != messages[i].size)
 		return false;
 	i = (u32)array_index_nospec(i, NCP_MSG_COUNT);

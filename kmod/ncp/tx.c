@@ -122,15 +122,11 @@ static enum ncp_sent to_neighbour(struct ncp_send *s, u32 n)
 	}
 }
 
-/* Steps 3, 4 and 7. After NCP_SENT_ALL the entry is freed. */
-enum ncp_sent ncp_send_packet(struct ncp_send *s)
+/* Step 7: a packet of @n bytes has gone. After NCP_SENT_ALL the entry is freed. */
+enum ncp_sent ncp_packet_sent(struct ncp_send *s, u32 n)
 {
 	struct ncp_process *p = s->process;
-	u32 n = min_t(u32, s->left, s->packet);
-	enum ncp_sent sent = s->flow.peer->at ? to_network(s, n) : to_neighbour(s, n);
 
-	if (sent != NCP_SENT_MORE)
-		return sent;
 	p->stat.packets_sent++;
 	p->stat.bytes_sent += n;
 	p->ncp->stat.packets_sent++;
@@ -141,6 +137,15 @@ enum ncp_sent ncp_send_packet(struct ncp_send *s)
 		return NCP_SENT_MORE;
 	ncp_send_end(s, QNIX_DB_DONE);
 	return NCP_SENT_ALL;
+}
+
+/* Steps 3, 4 and 7. After NCP_SENT_ALL the entry is freed. */
+enum ncp_sent ncp_send_packet(struct ncp_send *s)
+{
+	u32 n = min_t(u32, s->left, s->packet);
+	enum ncp_sent sent = s->flow.peer->at ? to_network(s, n) : to_neighbour(s, n);
+
+	return sent == NCP_SENT_MORE ? ncp_packet_sent(s, n) : sent;
 }
 
 /* ---- Turns of users, of the processes of each, and of the operations of each ---- */

@@ -47,7 +47,7 @@
 #include <stdint.h>
 #endif
 
-#define WIRE_VERSION	2	/* of the format; a NIC of another version gets no link */
+#define WIRE_VERSION	3	/* of the format; a NIC of another version gets no link */
 #define WIRE_KEY	16	/* bytes of the cluster's key */
 #define WIRE_MIN_DATAGRAM 512	/* bytes of UDP payload */
 #define WIRE_MAX_DATAGRAM 65507

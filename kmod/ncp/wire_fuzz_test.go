@@ -96,7 +96,7 @@ func (p *wirePlay) do(op byte, b []byte) {
 
 // patch makes it a datagram of this link, of this version, and as new as it says.
 func (f *wireForger) patch(d []byte) {
-	d[0] = 2
+	d[0] = 3
 	binary.BigEndian.PutUint16(d[2:], f.from)
 	binary.BigEndian.PutUint16(d[4:], f.to)
 	binary.BigEndian.PutUint64(d[8:], f.mine)

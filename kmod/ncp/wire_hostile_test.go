@@ -36,7 +36,7 @@ func (f *wireForger) seal(b []byte) []byte {
 
 func (f *wireForger) header(kind byte) []byte {
 	b := make([]byte, 72)
-	b[0], b[1] = 2, kind
+	b[0], b[1] = 3, kind
 	binary.BigEndian.PutUint16(b[2:], f.from)
 	binary.BigEndian.PutUint16(b[4:], f.to)
 	binary.BigEndian.PutUint64(b[8:], f.mine)

@@ -255,7 +255,8 @@ func (p *Process) groupCommand(command uint32, i int, group Name, size int) erro
 }
 
 // CancelSend asks the NIC to give up the send of context i. The doorbell rings Canceled if the receiver had not granted
-// the send yet, otherwise with its outcome.
+// the send yet, otherwise with its outcome. For a message of up to 1 KiB to another NIC it rings when that NIC has
+// answered.
 func (p *Process) CancelSend(i int) error { return p.cancel(abi.CmdCancelSend, &p.sends, i) }
 
 // CancelReceive asks the NIC to give up the receive of context i. The doorbell rings Canceled if no message was matched

@@ -65,15 +65,15 @@ def be(size, *numbers):
     return b"".join(n.to_bytes(size, "big") for n in numbers)
 
 
-def seal(data, version=2):
+def seal(data, version=3):
     return data + siphash128(KEY, data)
 
 
-def common(kind, source, destination, mine, his, flags=0, words=0, version=2):
+def common(kind, source, destination, mine, his, flags=0, words=0, version=3):
     return bytes([version, kind]) + be(2, source, destination) + bytes([flags, words]) + be(8, mine, his)
 
 
-def greeting(kind, source, mine, his, current=0, version=2):
+def greeting(kind, source, mine, his, current=0, version=3):
     destination, size = (HIGH, 1452) if source == LOW else (LOW, 1400)
     head = common(kind, source, destination, mine, his, version=version)
     return seal(head + be(8, current) + be(4, 4096, 1000, size) + bytes(28))
