@@ -3,14 +3,15 @@ package session
 import (
 	"context"
 	"runtime"
+	"time"
 )
 
 // Of all callers that wait for a request, one leads: it polls for all. The others follow: they sleep, until their
 // request is done or they are to lead. If all of them polled in turn, a message would wait for its caller's turn: 100
 // callers share a CPU, and each keeps it for a batch of polls.
 //
-// When the leader's request is done, it promotes a follower. When no request has completed for as many polls as a
-// caller makes, all of them sleep and leave progress to the background (progress.go).
+// When the leader's request is done, it promotes a follower. When for spinTime no request has completed and no
+// message has arrived, all of them sleep and leave progress to the background (progress.go).
 
 // callers are the callers that wait.
 type callers struct {
@@ -19,6 +20,7 @@ type callers struct {
 	followers []*Request // requests whose callers sleep meanwhile
 	awaiters  []*awaiter // those that wait for a condition of the session
 	woken     uint32     // number of callers that were woken
+	batch     int        // polls in a row of the leader, by how long the last ones took
 	finished  uint32     // number of times that a request was done, or was given back
 }
 
@@ -31,11 +33,13 @@ type sleep struct {
 	promoted bool // woken to lead
 }
 
-// Polls that a waiter makes before it sleeps, and how many in a row while it
-// holds the lock: some tens of microseconds in all.
+// A waiter polls for spinTime before it sleeps, in batches of some microseconds during which it holds the lock. A poll
+// is a few loads with one driver and a system call with another, so the batches are timed, from the second one on.
 const (
-	spinPolls = 8192
-	spinBatch = 512
+	spinTime  = 100 * time.Microsecond
+	batchTime = 5 * time.Microsecond
+	minBatch  = 16 // polls
+	maxBatch  = 512
 )
 
 // block makes progress until the request is done. It is called with the lock, and returns with it, unless there is an
@@ -56,32 +60,43 @@ func (r *Request) block(ctx context.Context) error {
 	return nil
 }
 
-// lead polls until the request is done, another caller leads, or no request was completed for some time. It is called
-// with the lock, and returns with it.
+// lead polls until the request is done, another caller leads, or for spinTime no request was completed and no message
+// arrived. It is called with the lock, and returns with it.
 func (s *Session) lead(r *Request) {
-	spins, batch := spinPolls, spinBatch
+	c := &s.callers
+	most := maxBatch
 	if s.host.oversubscribed {
-		spins, batch = oversubscribedSpins, oversubscribedBatch
+		most = oversubscribedBatch
 	}
-	s.callers.leader = r
+	c.leader = r
 	s.expect(r)
 	s.progress.pollers.Add(1)
-	for polls := 0; !r.done && polls < spins && s.callers.leader == r; {
-		if s.callers.listens = r.listens(); s.callers.listens {
+	var spent time.Duration
+	for timed := false; !r.done && spent < spinTime && c.leader == r; timed = true {
+		if c.listens = r.listens(); c.listens {
 			s.progress.epoch++
 		}
-		woken := s.callers.woken
-		for end := polls + batch; polls < end; polls++ {
+		var start time.Time
+		if timed {
+			start = time.Now()
+		}
+		woken, received, polls, batch := c.woken, s.stats.Received, 0, min(c.batch, most)
+		for polls < batch {
 			s.progress.polling = true
 			s.poll()
 			s.progress.polling = false
-			if r.done || s.callers.woken != woken || s.callers.leader != r || len(s.calls) > 0 || s.mu.wanted.Load() > 0 {
-				polls++
+			polls++
+			if r.done || c.woken != woken || c.leader != r || len(s.calls) > 0 || s.mu.wanted.Load() > 0 {
 				break
 			}
 		}
-		if s.callers.woken != woken {
-			polls = 0
+		switch {
+		case c.woken != woken || s.stats.Received != received: // a handler may have taken long
+			spent = 0
+		case timed:
+			d := time.Since(start)
+			spent += d
+			c.pace(polls, d)
 		}
 		if !r.done {
 			s.step()
@@ -89,17 +104,24 @@ func (s *Session) lead(r *Request) {
 				yieldCPU()
 			}
 			s.mu.lock()
-			if s.callers.leader == nil {
-				s.callers.leader = r
+			if c.leader == nil {
+				c.leader = r
 			}
 		}
 	}
 	s.progress.pollers.Add(-1)
-	if s.callers.leader == r {
-		s.callers.leader = nil
+	if c.leader == r {
+		c.leader = nil
 	}
-	if !r.done || s.callers.leader != nil || !s.promote() {
+	if !r.done || c.leader != nil || !s.promote() {
 		s.handOver()
+	}
+}
+
+// pace sets the length of the next batch, after one of some polls that took d.
+func (c *callers) pace(polls int, d time.Duration) {
+	if polls >= minBatch || d > batchTime { // else the clock took a part of it
+		c.batch = min(max(int(time.Duration(polls)*batchTime/max(d, 1)), minBatch), 2*c.batch, maxBatch)
 	}
 }
 

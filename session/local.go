@@ -40,7 +40,4 @@ func (s *Session) findLocal(env func(string) string) {
 
 // oversubscribedBatch is how many polls a waiter makes before it gives up its CPU, where ranks outnumber the CPUs: the
 // rank that it waits for may need this one. It is enough for one probe of all peers (Session.poll).
-const (
-	oversubscribedBatch = 64
-	oversubscribedSpins = 64 * oversubscribedBatch
-)
+const oversubscribedBatch = 64

@@ -38,9 +38,10 @@ type Session struct {
 	tasks          sync.WaitGroup
 	wanted         chan struct{}   // receives when a driver reports a connect request
 	requestSockets *requestSockets // nil: every driver reports connect requests itself
-	progress       progress
 
 	mu        lock // guards the rest
+	progress  progress
+	callers   callers
 	closed    bool
 	closing   bool    // Close was called: connect requests are not answered
 	quiesced  bool    // Quiesce was called
@@ -49,7 +50,6 @@ type Session struct {
 	gates     []*Gate // by source number of the match table: ranks, then foreign ones
 	links     map[driver.Instance]*link
 	table     *match.Table
-	callers   callers
 	transfers transfers
 	oneSided  oneSided
 	active    actives
@@ -127,6 +127,7 @@ func Join(ctx context.Context, cfg Config) (*Session, error) {
 		progress: progress{move: make(chan struct{}, 1)},
 		oneSided: oneSided{regions: make(map[uint64]*Region)},
 		active:   actives{budget: cfg.Unexpected, done: make(chan struct{}, 1)},
+		callers:  callers{batch: maxBatch},
 	}
 	s.credit.pool = credit.Pool{Bytes: cfg.Unexpected, Messages: maxUnexpected, PeerMessages: maxUnexpectedOfPeer}
 	s.gates = make([]*Gate, s.size)
