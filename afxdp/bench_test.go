@@ -3,6 +3,7 @@
 package afxdp_test
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -108,7 +109,7 @@ func BenchmarkBandwidth(bm *testing.B) {
 			for _, mode := range []string{"skb", "native"} {
 				bm.Run(fmt.Sprintf("afxdp/%dK/mtu=%d/mode=%s", size>>10, mtu, mode), func(bm *testing.B) {
 					e := connected(bm, veth.Config{MTU: mtu}, driver.Large, map[string]string{"mode": mode})
-					counted(bm, size, func() { stream(bm, e, size) })
+					counted(bm, size, func() { stream(bm, e, size, bm.N, false) })
 				})
 			}
 			for _, offloads := range []bool{true, false} {
@@ -135,31 +136,42 @@ func counted(bm *testing.B, size int, f func()) {
 	bm.ReportMetric(float64(used)/float64(size)/float64(bm.N), "cpu-ns/B")
 }
 
-// stream keeps some messages under way.
-func stream(bm *testing.B, e *ends, size int) {
+// stream sends n messages, of which it keeps some under way. Its ends poll, or block.
+func stream(tb testing.TB, e *ends, size, n int, block bool) {
 	const under = 4
 	var out, in [under]driver.Packet
 	for k := range under {
 		out[k].IOV, in[k].IOV = [][]byte{make([]byte, size)}, [][]byte{make([]byte, size)}
 	}
+	received := func(p *driver.Packet) (bool, error) { return e.i[1].RecvPoll(p) }
+	sent := func(p *driver.Packet) (bool, error) { return e.i[0].SendPoll(p) }
+	if block {
+		received = func(p *driver.Packet) (bool, error) {
+			return true, e.i[1].(driver.RecvWaiter).RecvWait(context.Background(), p)
+		}
+		sent = func(p *driver.Packet) (bool, error) {
+			return true, e.i[0].(driver.SendWaiter).SendWait(context.Background(), p)
+		}
+	}
+	until := func(done func(*driver.Packet) (bool, error), p *driver.Packet) error {
+		for {
+			if ok, err := done(p); ok || err != nil {
+				return err
+			}
+		}
+	}
 	rdv := make(chan []byte, under)
 	done := make(chan error, 1)
 	go func() {
-		for k := range bm.N + under {
+		for k := range n + under {
 			p := &in[k%under]
 			if k >= under {
-				for {
-					ok, err := e.i[1].RecvPoll(p)
-					if err != nil {
-						done <- err
-						return
-					}
-					if ok {
-						break
-					}
+				if err := until(received, p); err != nil {
+					done <- err
+					return
 				}
 			}
-			if k < bm.N {
+			if k < n {
 				if err := e.i[1].RecvPost(p); err != nil {
 					done <- err
 					return
@@ -169,26 +181,22 @@ func stream(bm *testing.B, e *ends, size int) {
 		}
 		done <- nil
 	}()
-	for k := range bm.N + under {
+	for k := range n + under {
 		p := &out[k%under]
-		for k >= under {
-			ok, err := e.i[0].SendPoll(p)
-			if err != nil {
-				bm.Fatal(err)
-			}
-			if ok {
-				break
+		if k >= under {
+			if err := until(sent, p); err != nil {
+				tb.Fatal(err)
 			}
 		}
-		if k < bm.N {
+		if k < n {
 			p.RdvData = <-rdv
 			if err := e.i[0].SendPost(p); err != nil {
-				bm.Fatal(err)
+				tb.Fatal(err)
 			}
 		}
 	}
 	if err := <-done; err != nil {
-		bm.Fatal(err)
+		tb.Fatal(err)
 	}
 }
 

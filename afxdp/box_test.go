@@ -11,19 +11,22 @@ import (
 	"github.com/bywash/bywash/internal/lab/veth"
 )
 
-// BenchmarkThroughBox sends long messages one way over a path with a round-trip time and loss, beside the kernel's TCP
-// over the same path. The box's own figures tell whether it was the bottleneck: frames that it lost for want of memory,
+// BenchmarkThroughBox sends long messages one way over a path of 100 MB/s with a round-trip time and loss, beside the
+// kernel's TCP over the same path. The box's own figures tell whether it was the bottleneck: frames that it lost for want of memory,
 // and frames that it sent late. Its processor time is not in cpu-ns/B, which is that of the ends.
 func BenchmarkThroughBox(bm *testing.B) {
 	const size = 1 << 20
 	for _, rtt := range []time.Duration{40 * time.Microsecond, 400 * time.Microsecond, 2 * time.Millisecond} {
 		for _, loss := range []float64{0, 0.01} {
-			path := veth.Config{MTU: 1500, Box: &veth.Box{Delay: rtt / 2, Loss: loss, Seed: 1}}
+			path := veth.Config{MTU: 1500, Box: &veth.Box{Delay: rtt / 2, Loss: loss, Seed: 1, Rate: 100e6}}
 			name := fmt.Sprintf("rtt=%v/loss=%v", rtt, loss)
-			bm.Run("afxdp/"+name, func(bm *testing.B) {
-				e := connected(bm, path, driver.Large, nil)
-				throughBox(bm, e.pair, size, func() { stream(bm, e, size) })
-			})
+			for _, block := range []bool{false, true} {
+				kind := map[bool]string{false: "afxdp-polling/", true: "afxdp-blocking/"}[block]
+				bm.Run(kind+name, func(bm *testing.B) {
+					e := connected(bm, path, driver.Large, nil)
+					throughBox(bm, e.pair, size, func() { stream(bm, e, size, bm.N, block) })
+				})
+			}
 			bm.Run("tcp/"+name, func(bm *testing.B) {
 				p := newPair(bm, path)
 				throughBox(bm, p, size, func() { streamTCP(bm, p, size) })

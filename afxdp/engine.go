@@ -32,10 +32,7 @@ func (n *nic) step() {
 	work := false
 	for k := range n.queues {
 		if q := &n.queues[k]; q.sock.RxPending() > 0 {
-			if !work {
-				work = true
-				n.clock()
-			}
+			work = true
 			n.receive(q)
 		}
 	}
@@ -131,6 +128,7 @@ func (n *nic) clock() { n.now = link.Time(time.Since(n.origin)) }
 // receive handles the frames of one queue.
 func (n *nic) receive(q *queue) {
 	got := q.sock.Receive(n.batch)
+	n.clock() // not before: a round trip must not seem shorter because this process did not run meanwhile
 	q.posted -= got
 	to := n.tap.Sinks()
 	m := &n.memory

@@ -4,6 +4,8 @@ package afxdp
 
 import (
 	"fmt"
+	"runtime"
+	"time"
 
 	"github.com/bywash/bywash/driver"
 )
@@ -38,6 +40,26 @@ func Stopped(c driver.Context, f func()) {
 	n.mustLock()
 	defer n.unlock()
 	f()
+}
+
+// PausedRoundTrip waits for the peer of an instance to acknowledge what was sent, as a process does that begins a step
+// after some time, before the acknowledgement comes, and does not run until it is there. It returns the least time that
+// a packet and its acknowledgement have taken so far.
+func PausedRoundTrip(i driver.Instance, after time.Duration) time.Duration {
+	c := &i.(*small).conn
+	n := c.ctx.nic
+	n.mustLock()
+	defer n.unlock()
+	<-time.After(after)
+	n.clock()
+	q := &n.queues[0]
+	for c.lc.Unacknowledged() > 0 {
+		if q.sock.RxPending() > 0 {
+			n.receive(q)
+		}
+		runtime.Gosched()
+	}
+	return time.Duration(c.lc.LeastRoundTrip())
 }
 
 // Kill forgets all connections of a context, as its process's death does. Close it then.

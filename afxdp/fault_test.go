@@ -72,6 +72,19 @@ func TestLossLosesNothing(t *testing.T) {
 	}
 }
 
+// A process that does not run between two of its steps does not take the path for shorter than it is.
+func TestRoundTripIsNotUnderestimated(t *testing.T) {
+	const delay = 10 * time.Millisecond
+	e := connected(t, veth.Config{Box: &veth.Box{Delay: delay}}, driver.Small, nil)
+	p := driver.Packet{IOV: [][]byte{make([]byte, 64)}}
+	if err := e.i[0].SendPost(&p); err != nil {
+		t.Fatal(err)
+	}
+	if got := afxdp.PausedRoundTrip(e.i[0], delay); got < 2*delay {
+		t.Fatalf("a packet and its acknowledgement seem to have taken %v over a path of %v", got, 2*delay)
+	}
+}
+
 // A link that is down for less than the dead time loses nothing; the
 // connection goes on when it is up again.
 func TestLinkDownAndUp(t *testing.T) {

@@ -20,7 +20,8 @@ type contest struct {
 	mess    bool    // packets are reordered and repeated, too
 	delayed float64 // share of packets that arrive by up to three times the delay later
 	window  int     // fragments; 0: 256
-	stall   Time    // all hosts stand still for so long, every 8 ms on average
+	stall   Time    // all hosts stand still for so long,
+	every   Time    // so often on average; 0: every 8 ms
 	mtu     int
 	unit    int // packets take frames of so many bytes; 0: one
 	length  Time
@@ -42,6 +43,9 @@ func (x *contest) run(t testing.TB, seed uint64) (o outcome) {
 	}
 	if x.stall > 0 {
 		w.stallEvery = 8e6
+		if x.every > 0 {
+			w.stallEvery = x.every
+		}
 	}
 	if x.window > 0 {
 		w.window, w.sendFrames, w.longFrames = x.window, 2*x.window, 2*x.window

@@ -36,6 +36,17 @@ func TestHostsThatStandStillKeepTheirRate(t *testing.T) {
 	}
 }
 
+// Hosts that are busy all the time delay each packet, now more and now less. That is no queue in the network, either.
+func TestBusyHostsFillTheirPath(t *testing.T) {
+	x := newContest(1, 1000)
+	x.rate, x.delay, x.stall, x.every, x.window = 0.1, 200e3, 200e3, 400e3, 1024
+	for seed := range contests() {
+		if o := x.run(t, seed+1); o.used < 0.93 {
+			t.Errorf("seed %d: %v, want used >= 0.93", seed+1, o)
+		}
+	}
+}
+
 // Fragments that arrive late are sent again without need. The peer reports that, and the window stays.
 func TestLateFragmentsAreNoLosses(t *testing.T) {
 	x := newContest(1, 500)

@@ -11,7 +11,8 @@ import (
 // many flows find room and unequal flows approach each other.
 //
 // The delay of a round trip is the least that a packet saw in it and in the one before: a host that does not run for a
-// moment delays packets, too, but not all of them, and it must cost no window.
+// moment delays packets, too, but not all of them, and it must cost no window. Hosts that are busy delay all packets of a
+// round trip, by an amount that changes from one to the next. The target grows with that change.
 //
 // A flow that begins while others fill the queue takes their delay for the delay of the path. So a flow that never sees
 // an empty queue looks for it now and then: it sends next to nothing for two round trips, as in LEDBAT++
@@ -31,6 +32,7 @@ type pacer struct {
 
 	leastOfOne Time // the least that a packet of the last round trip took; never: unknown
 	leastOfTwo Time // of the last two round trips; never: none ended yet
+	noise      Time // by how much leastOfOne changes from one round trip to the next, smoothed
 
 	trip
 	losses
@@ -88,6 +90,7 @@ const (
 	growPeriod  = Time(200 * time.Microsecond) // a longer round trip grows the window by more than one fragment
 	mostBoost   = 8                            // the most by which growth is faster
 	cleanTrips  = 32                           // growth is faster after so many round trips without a loss
+	mostNoise   = Time(100 * time.Microsecond)
 	lookLeast   = Time(10 * time.Millisecond)
 	lookMost    = Time(200 * time.Millisecond)
 	burst       = 8                           // fragments that may leave at once
@@ -108,7 +111,7 @@ func (p *pacer) begin(full int) {
 // aim sets the target for the present window.
 func (p *pacer) aim(path Time) {
 	scale := Time(float64(scaleDelay) * (1/math.Sqrt(max(p.cwnd, minWindow)) - 0.1))
-	p.target = max(targetDelay, path/8) + min(max(scale, 0), scaleMost)
+	p.target = max(targetDelay, path/8) + min(max(scale, 0), scaleMost) + min(2*p.noise, mostNoise)
 }
 
 func (c *Conn) window() int {
@@ -180,6 +183,10 @@ func (c *Conn) endTrip() {
 	if now := c.e.now; c.limited && !c.fast && c.lookTo == 0 && now >= c.lookAt && c.cwnd > 1 {
 		c.before, c.lookTo, c.cwnd = c.cwnd, now+2*c.roundTrip(), min(c.cwnd/4, 2)
 		c.path = c.minRTT
+	}
+	if c.leastOfOne != never && c.lookTo == 0 {
+		change := max(c.tripLeast-c.leastOfOne, c.leastOfOne-c.tripLeast)
+		c.noise += (min(change, mostNoise) - c.noise) / 8
 	}
 	c.aim(c.minRTT)
 	c.leastOfOne, c.trip = c.tripLeast, trip{tripFrom: c.e.now, tripLeast: never}
