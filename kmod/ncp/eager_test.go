@@ -209,17 +209,7 @@ func TestShortMessageFails(t *testing.T) {
 // A request overtakes no message that waits for room, and goes without its message into a FIFO that is too full for both.
 func TestShortMessageFindsAFullFIFO(t *testing.T) {
 	const n = 900
-	c := newCluster(t, 0, limits)
-	for id := range uint16(2) {
-		nic, err := newNIC(id+1, limits, 1200) // one packet
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.nodes = append(c.nodes, &node{nic: nic, cluster: c, processes: map[uint16]*process{}, results: map[uint64]int32{}})
-	}
-	c.nodes[0].driver(driverCommand{command: addNIC, nic: 2})
-	c.nodes[1].driver(driverCommand{command: addNIC, nic: 1})
-	a, b := c.nodes[0].register("a"), c.nodes[1].register("b")
+	c, a, b := newPair(t, 1200) // room for one packet
 	for i := range uint16(3) {
 		fill(a.region(false, i)[:n], byte(i))
 		b.recv(i, message{peer: "a", tag: i, len: n, flags: flagDoorbell | flagInline})

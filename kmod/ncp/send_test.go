@@ -336,11 +336,12 @@ func TestCancelCrossesThePermission(t *testing.T) {
 	}
 }
 
-func TestFullFIFOLosesNothing(t *testing.T) {
-	c := newCluster(t, 0, limits)
-	small := limits
+// newPair makes two NICs with output FIFOs of so many bytes, and a process at each.
+func newPair(t *testing.T, fifo int) (c *cluster, a, b *process) {
+	t.Helper()
+	c = newCluster(t, 0, limits)
 	for id := range uint16(2) {
-		nic, err := newNIC(id+1, small, 3000) // two packets
+		nic, err := newNIC(id+1, limits, fifo)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -348,7 +349,11 @@ func TestFullFIFOLosesNothing(t *testing.T) {
 	}
 	c.nodes[0].driver(driverCommand{command: addNIC, nic: 2})
 	c.nodes[1].driver(driverCommand{command: addNIC, nic: 1})
-	a, b := c.nodes[0].register("a"), c.nodes[1].register("b")
+	return c, c.nodes[0].register("a"), c.nodes[1].register("b")
+}
+
+func TestFullFIFOLosesNothing(t *testing.T) {
+	c, a, b := newPair(t, 3000) // room for two packets
 	from, h := a.memory(t, 50_000, readAccess)
 	to, th := b.memory(t, 50_000, writeAccess)
 	fill(from, 4)
