@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session"
@@ -20,6 +21,8 @@ type faults struct {
 	large     atomic.Pointer[func() error]            // refuses packets of the large track
 	onUpdate  func([]byte)                            // is called with the updates of sends on the large track
 	holdSends atomic.Bool                             // SendPoll does not give packets of the small track back
+	pollTime  atomic.Int64                            // how long a RecvPoll of the small track takes at least, in ns
+	polls     atomic.Int64                            // number of RecvPolls of the small track
 }
 
 // rankFaults are the faults of both ranks, while a test runs.
@@ -113,6 +116,13 @@ func (i *faultSmall) SendPoll(p *driver.Packet) (bool, error) {
 		return false, nil
 	}
 	return i.BufferReceiver.SendPoll(p)
+}
+
+func (i *faultSmall) RecvPoll(p *driver.Packet) (bool, error) {
+	i.f.polls.Add(1)
+	for start := time.Now(); time.Since(start) < time.Duration(i.f.pollTime.Load()); {
+	}
+	return i.BufferReceiver.RecvPoll(p)
 }
 
 // oneSided has the methods of driver.OneSided beside those of an instance.

@@ -64,10 +64,7 @@ func (r *Request) block(ctx context.Context) error {
 // arrived. It is called with the lock, and returns with it.
 func (s *Session) lead(r *Request) {
 	c := &s.callers
-	most := maxBatch
-	if s.host.oversubscribed {
-		most = oversubscribedBatch
-	}
+	most := s.longestBatch()
 	c.leader = r
 	s.expect(r)
 	s.progress.pollers.Add(1)
@@ -100,9 +97,7 @@ func (s *Session) lead(r *Request) {
 		}
 		if !r.done {
 			s.step()
-			if runtime.Gosched(); s.host.oversubscribed {
-				yieldCPU()
-			}
+			s.yield()
 			s.mu.lock()
 			if c.leader == nil {
 				c.leader = r
@@ -115,6 +110,60 @@ func (s *Session) lead(r *Request) {
 	}
 	if !r.done || c.leader != nil || !s.promote() {
 		s.handOver()
+	}
+}
+
+// spin polls until ok holds, ctx ends, or for spinTime no request was completed and no message arrived. It reports
+// whether ok holds. It polls beside the leader, and does
+// not count as a poller. It is called with the lock, and returns with it.
+func (s *Session) spin(ctx context.Context, ok func() bool) bool {
+	c := &s.callers
+	done, most := ok(), s.longestBatch()
+	var spent time.Duration
+	for timed := false; !done && spent < spinTime && ctx.Err() == nil; timed = true {
+		s.progress.epoch++
+		var start time.Time
+		if timed {
+			start = time.Now()
+		}
+		finished, received, polls, batch := c.finished, s.stats.Received, 0, min(c.batch, most)
+		for polls < batch {
+			s.poll()
+			polls++
+			if done = ok(); done || len(s.calls) > 0 || s.mu.wanted.Load() > 0 {
+				break
+			}
+		}
+		switch {
+		case c.finished != finished || s.stats.Received != received:
+			spent = 0
+		case timed:
+			d := time.Since(start)
+			spent += d
+			c.pace(polls, d)
+		}
+		if !done {
+			s.leave()
+			s.yield()
+			s.mu.lock()
+			done = ok()
+		}
+	}
+	return done
+}
+
+// longestBatch is how many polls a waiter makes at most while it holds the lock.
+func (s *Session) longestBatch() int {
+	if s.host.oversubscribed {
+		return oversubscribedBatch
+	}
+	return maxBatch
+}
+
+// yield lets other goroutines run, and other processes where there are more ranks than CPUs.
+func (s *Session) yield() {
+	if runtime.Gosched(); s.host.oversubscribed {
+		yieldCPU()
 	}
 }
 

@@ -437,29 +437,25 @@ type awaiter struct {
 	wake chan struct{}
 }
 
-// Polls of an awaiter before it sleeps, and how long it sleeps at most before it looks by itself: the event that it
-// waits for may not be reported.
-const (
-	awaitPolls  = 1000
-	awaitPeriod = 100 * time.Millisecond
-)
+// awaitPeriod is how long an awaiter sleeps at most before it looks by itself: the event that it waits for may not be
+// reported.
+const awaitPeriod = 100 * time.Millisecond
 
 // await makes progress until ok holds or ctx ends. Each goroutine that gives up the lock calls ok before it does.
 func (s *Session) await(ctx context.Context, ok func() bool) error {
-	for range awaitPolls {
-		s.mu.lock()
-		s.progress.epoch++
-		s.pollIn()
-		s.pushAll()
-		done := ok()
-		s.leave()
-		if done {
-			return nil
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		runtime.Gosched()
+	s.mu.lock()
+	done := s.spin(ctx, ok)
+	s.leave()
+	if done {
+		return nil
+	}
+	return s.sleepUntil(ctx, ok)
+}
+
+// sleepUntil sleeps until ok holds or ctx ends.
+func (s *Session) sleepUntil(ctx context.Context, ok func() bool) error {
+	if err := ctx.Err(); err != nil {
+		return err
 	}
 	w := &awaiter{ok: ok, wake: make(chan struct{}, 1)}
 	s.mu.lock()

@@ -127,7 +127,7 @@ func Join(ctx context.Context, cfg Config) (*Session, error) {
 		progress: progress{move: make(chan struct{}, 1)},
 		oneSided: oneSided{regions: make(map[uint64]*Region)},
 		active:   actives{budget: cfg.Unexpected, done: make(chan struct{}, 1)},
-		callers:  callers{batch: maxBatch},
+		callers:  callers{batch: minBatch},
 	}
 	s.credit.pool = credit.Pool{Bytes: cfg.Unexpected, Messages: maxUnexpected, PeerMessages: maxUnexpectedOfPeer}
 	s.gates = make([]*Gate, s.size)

@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"slices"
 )
 
@@ -42,30 +41,17 @@ func WaitAny(ctx context.Context, reqs []*Request) (int, Status, error) {
 	generations := generationsOf(reqs, few[:0])
 	s.mu.lock()
 	i, err := firstDone(reqs, generations)
-	finished := s.callers.finished
-	for polls := 0; i < 0 && polls < awaitPolls && ctx.Err() == nil; {
-		s.progress.epoch++
-		for end := polls + anyBatch; polls < end; polls++ {
-			if finished != s.callers.finished || len(s.calls) > 0 || s.mu.wanted.Load() > 0 {
-				break
-			}
-			s.poll()
-		}
-		polls++
-		if finished != s.callers.finished {
-			finished = s.callers.finished
+	seen := s.callers.finished
+	if i < 0 && !s.spin(ctx, func() bool {
+		if seen != s.callers.finished {
+			seen = s.callers.finished
 			i, err = firstDone(reqs, generations)
 		}
-		if i < 0 {
-			s.leave()
-			runtime.Gosched()
-			s.mu.lock()
-		}
-	}
-	if i < 0 {
+		return i >= 0
+	}) {
 		s.leave()
 		generations := slices.Clone(generations)
-		if err := s.await(ctx, func() bool { i, _ := firstDone(reqs, generations); return i >= 0 }); err != nil {
+		if err := s.sleepUntil(ctx, func() bool { i, _ := firstDone(reqs, generations); return i >= 0 }); err != nil {
 			return -1, Status{}, &Error{Peer: -1, Op: "wait", Err: err}
 		}
 		s.mu.lock()
@@ -79,9 +65,6 @@ func WaitAny(ctx context.Context, reqs []*Request) (int, Status, error) {
 	reqs[i] = nil
 	return i, st, err
 }
-
-// anyBatch is how many polls WaitAny makes in a row while it holds the lock.
-const anyBatch = 64
 
 // WaitSome blocks until at least one of the requests is done or ctx ends. It returns the indices of all that are done,
 // in ascending order, and leaves them in reqs: Wait on each returns its outcome at once. Nil requests are left out; if

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/bywash/bywash/session"
 )
@@ -105,5 +106,47 @@ func TestWaitAnyFindsAStaleRequest(t *testing.T) {
 	reqs[0].Cancel()
 	if _, err := session.WaitAll(ctx, reqs[:1]); !errors.Is(err, session.ErrCanceled) {
 		t.Errorf("all: %v", err)
+	}
+}
+
+// A call that waits for a condition polls for a time before it sleeps, not for a number of polls: where a poll takes a
+// millisecond, a thousand of them would keep a CPU and the session's lock for a second.
+func TestSlowPollsAreFew(t *testing.T) {
+	s, f := faultPair(t, nil, func(c *session.Config) { c.Progress = session.Explicit })
+	for _, tt := range []struct {
+		name string
+		wait func(context.Context) error
+	}{
+		{"WaitAny", func(ctx context.Context) error {
+			r, err := s[0].Gate(1).Irecv(9, nil)
+			if err != nil {
+				return err
+			}
+			_, _, err = session.WaitAny(ctx, []*session.Request{r})
+			r.CancelAndFree()
+			return err
+		}},
+		{"Probe", func(ctx context.Context) error {
+			_, err := s[0].Probe(ctx, session.Match{From: s[0].Gate(1), Tag: 9})
+			return err
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(deadline(t))
+			f[0].pollTime.Store(int64(time.Millisecond))
+			f[0].polls.Store(0)
+			ended := make(chan error, 1)
+			go func() { ended <- tt.wait(ctx) }()
+			eventually(t, "the call sleeps", s[0].Awaiting)
+			polls := f[0].polls.Load()
+			f[0].pollTime.Store(0)
+			cancel()
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Errorf("error %v", err)
+			}
+			if polls > 100 {
+				t.Errorf("%d polls of a millisecond each before the call sleeps", polls)
+			}
+		})
 	}
 }
