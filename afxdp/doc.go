@@ -31,8 +31,9 @@
 //	checksum    off | on: UDP checksums over IPv4. Packets have a CRC-32C of their own.
 //	frames      3072: chunks of each queue that peers may fill, the credit of all connections of
 //	            the device; with Hints.Peers 64 for each peer, at least that
-//	window      packets that one peer may have under way, a power of two, 64 to 1024: without it
-//	            256 on the small track and 1024 on the large one
+//	window      packets that one peer may have under way, a power of two, 64 to 4096: without it
+//	            256 on the small track and 1024 on the large one; more than frames needs more
+//	            frames, too
 //	dead-time   5s: how long a silent peer is waited for, 100ms to 1h
 //	busy-poll   0: how long a wait polls the device's driver, up to 10ms (SO_BUSY_POLL)
 //	huge-pages  off | on: for the frames' memory

@@ -70,9 +70,9 @@ var optionTable = kit.Options[options]{
 				return v == "on" || v == "off"
 			}),
 		kit.Int("frames", "chunks of memory for frames", 256, 1<<16, func(o *options) *int { return &o.frames }),
-		kit.Text("window", "64, 128, 256, 512 or 1024", "packets that a peer may send ahead; without it 256 short messages, 1024 packets of long ones",
+		kit.Text("window", "a power of two from 64 to 4096", "packets that a peer may send ahead; without it 256 short messages, 1024 packets of long ones",
 			func(o *options, v string) bool {
-				n, ok := kit.ParseInt(v, 64, 1024)
+				n, ok := kit.ParseInt(v, 64, 4096)
 				o.window = n
 				return ok && n&(n-1) == 0
 			}),

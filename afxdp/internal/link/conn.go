@@ -86,8 +86,9 @@ func (c *Conn) begin() {
 		c.span = min(w, int(c.theirs.window))
 	}
 	c.segs = make([]segment, w)
+	c.sacked = make(seqSet, w/64)
 	c.got = make([]Fragment, w)
-	c.bits = make([]uint64, w/64)
+	c.bits = make(seqSet, w/64)
 	c.recovery.begin()
 	c.pacer.begin(c.full)
 }

@@ -56,7 +56,7 @@
 //	36  time stamp u32 of sending, in units of 1024 ns
 //	40  echo u32 of the newest packet's time stamp; 0: none
 //	44  delay u16 since that packet arrived, in units of 1024 ns, at most 65535
-//	46  words u8 of the bitmap, at most 16; repetitions u8 that arrived, modulo 256
+//	46  words u8 of the bitmap, at most 64; repetitions u8 that arrived, modulo 256
 //	48  sequence number u64 (data; close: of the next fragment)
 //	56  payload of an ordered fragment; or tag u64, offset u64, length u64 and payload of a placed one
 //	at the end, bitmap: bit k is the fragment (cumulative point + 1 + k)
@@ -141,7 +141,7 @@
 //
 // # Limits
 //
-//   - 65536 connections, each with 64 to 1024 fragments under way. A connection carries at most its window times the
+//   - 65536 connections, each with 64 to 4096 fragments under way. A connection carries at most its window times the
 //     MTU in a round trip, and less on a path that loses packets.
 //   - MTU 256 to 65535 bytes, of which the header takes 56, 80 in placed fragments, and encryption 16 more. A long
 //     packet that loses one of its pieces is lost and is sent again as a whole.

@@ -117,7 +117,7 @@ type Config struct {
 	// MTU. Only placed fragments are longer, if both ends can take them. They arrive by InputPieces, and a packet of n
 	// bytes occupies at most n/Unit frames, rounded up.
 	Unit int
-	// Window is how many fragments may be under way on a connection: a power of two from 64 to 1024, by default 256. A
+	// Window is how many fragments may be under way on a connection: a power of two from 64 to 4096, by default 256. A
 	// connection carries at most Window times the MTU in a round trip.
 	Window int
 	// frames is how many frames of the carrier arriving fragments may occupy, over all connections; by default 4096. A

@@ -48,7 +48,7 @@ func (x *contest) run(t testing.TB, seed uint64) (o outcome) {
 		}
 	}
 	if x.window > 0 {
-		w.window, w.sendFrames, w.longFrames = x.window, 2*x.window, 2*x.window
+		w.window, w.frames, w.sendFrames, w.longFrames = x.window, max(4096, 2*x.window), 2*x.window, 2*x.window
 	}
 	if x.delayed > 0 {
 		w.reorder, w.late = x.delayed, 3*x.delay
@@ -187,6 +187,21 @@ func TestFlowsFillABottleneckAndShareIt(t *testing.T) {
 				t.Errorf("seed %d, %d flows, queue of %d, late %v: %v, want jain >= %v, used >= %v, again <= %v",
 					seed+1, c.flows, c.queue, c.late, o, c.jain, c.used, c.again)
 			}
+		}
+	}
+}
+
+// A long path is filled by a window of the fragments that it takes, or of twice as many where packets are lost: a hole
+// holds the window back for a round trip.
+func TestLongPathIsFilled(t *testing.T) {
+	for _, c := range []struct {
+		delay Time
+		loss  float64
+	}{{2e6, 0}, {1e6, 0.001}} {
+		x := newContest(1, 1000)
+		x.delay, x.window, x.loss = c.delay, 4096, c.loss
+		if got := x.run(t, 1); got.used < 0.8 {
+			t.Errorf("round trip %v ms, %v lost: 4096 packets of 1500 bytes fill %.2f of 10 Gbit/s", c.delay/5e5, c.loss, got.used)
 		}
 	}
 }

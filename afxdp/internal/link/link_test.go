@@ -24,7 +24,7 @@ func randomNet(s *sim) netConfig {
 		loss: chance(0.5, 0.15), dup: chance(0.4, 0.2), damage: chance(0.3, 0.05), reorder: chance(0.5, 0.4),
 		delay: Time(1000 + r.Int64N(200_000)), jitter: Time(r.Int64N(20_000)), late: Time(1 + r.Int64N(2_000_000)),
 		burst: chance(0.3, 0.002), burstTime: 1 + Time(r.Int64N(20e6)), mtu: 256 + r.IntN(1300), encrypt: r.IntN(6) == 0,
-		window: 64 << r.IntN(3), frames: 3*4*minShare + r.IntN(1000), idle: Time(r.Int64N(50_000)), keyPackets: 50,
+		window: 64 << r.IntN(7), frames: 3*4*minShare + r.IntN(1000), idle: Time(r.Int64N(50_000)), keyPackets: 50,
 	}
 	if r.IntN(3) == 0 {
 		w.delay *= 20
@@ -54,7 +54,7 @@ func randomEnds(r *rand.Rand, w *netConfig) {
 	w.mtu = 256 + r.IntN(8000)
 	w.longFrames = 1 + r.IntN(20)
 	for k := range w.ends {
-		end := endConfig{mtu: w.mtu, unit: 256 + r.IntN(1300), window: 64 << r.IntN(3)}
+		end := endConfig{mtu: w.mtu, unit: 256 + r.IntN(1300), window: 64 << r.IntN(7)}
 		if r.IntN(3) == 0 {
 			end.mtu = 256 + r.IntN(8000)
 		}

@@ -28,7 +28,7 @@ type receiver struct {
 	reserved int        // frames of the pool that are reserved for the connection
 	out      int        // frames that the handler holds
 	got      []Fragment // by seq: arrived, not delivered
-	bits     []uint64   // by seq: arrived; from cum on
+	bits     seqSet     // arrived; from cum on
 
 	newest      uint64 // packet number
 	newestStamp uint32
@@ -47,11 +47,6 @@ type receiver struct {
 // share returns the least number of frames that are reserved for a connection.
 func (cfg *Config) share() int { return Share(cfg.MTU, cfg.Unit) }
 
-func (c *Conn) has(seq uint64) bool {
-	k := seq & uint64(len(c.got)-1)
-	return c.bits[k/64]&(1<<(k%64)) != 0
-}
-
 // admits checks a fragment, of which more bytes follow in further pieces, against credit and window. It returns the
 // fragment's number and units, and false if it is dropped.
 func (c *Conn) admits(h *header, b []byte, more int) (seq, w uint64, ok bool) {
@@ -65,7 +60,7 @@ func (c *Conn) admits(h *header, b []byte, more int) (seq, w uint64, ok bool) {
 	switch {
 	case seq >= c.granted || seq >= c.cum+uint64(len(c.got)):
 		c.violated("a fragment beyond its credit")
-	case seq < c.cum || c.has(seq):
+	case seq < c.cum || c.bits.has(seq):
 		e.stats.duplicates++
 		c.dups++
 		c.ackNow = true
@@ -104,7 +99,7 @@ func (c *Conn) data(h *header, frame uint64, b []byte, rest [][]byte) (kept bool
 	c.top = max(c.top, seq+1)
 	mask := uint64(len(c.got) - 1)
 	k := seq & mask
-	c.bits[k/64] |= 1 << (k % 64)
+	c.bits.add(seq)
 	if h.flags&flagPlaced != 0 {
 		c.consumed += w
 		c.scatter(rest)
@@ -112,9 +107,9 @@ func (c *Conn) data(h *header, frame uint64, b []byte, rest [][]byte) (kept bool
 		kept = true
 		c.got[k] = Fragment{ID: frame, Data: b[HeaderSize:], More: h.flags&flagMore != 0}
 	}
-	for c.state == stateUp && c.cum < c.top && c.has(c.cum) {
+	for c.state == stateUp && c.cum < c.top && c.bits.has(c.cum) {
+		c.bits.remove(c.cum)
 		k = c.cum & mask
-		c.bits[k/64] &^= 1 << (k % 64)
 		f := c.got[k]
 		c.got[k] = Fragment{}
 		c.cum++
@@ -256,13 +251,9 @@ func (c *Conn) acknowledge(h *header) {
 
 // word returns the kth word of the bitmap: bit j is seq cum+1+64k+j.
 func (c *Conn) word(k int) uint64 {
-	n := uint64(len(c.bits))
-	at := (c.cum + 1 + 64*uint64(k)) & uint64(len(c.got)-1)
-	w := c.bits[at/64] >> (at % 64)
-	if at%64 != 0 {
-		w |= c.bits[(at/64+1)%n] << (64 - at%64)
-	}
-	if left := c.top - (c.cum + 1 + 64*uint64(k)); left < 64 {
+	at := c.cum + 1 + 64*uint64(k)
+	w := c.bits.word(at)
+	if left := c.top - at; left < 64 {
 		w &= 1<<left - 1
 	}
 	return w

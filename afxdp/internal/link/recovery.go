@@ -96,7 +96,7 @@ func (c *Conn) checkLoss() {
 	c.lossAt = never
 	allowed := c.reorderTime()
 	marked := 0
-	for seq := c.una; seq < c.next; seq++ {
+	for seq := c.sacked.skip(c.una); seq < c.next; seq = c.sacked.skip(seq + 1) {
 		s := c.seg(seq)
 		if s.state != segSent {
 			continue

@@ -50,15 +50,16 @@ type Transfer struct {
 
 // sender is the state of the sending direction.
 type sender struct {
-	una   uint64 // all fragments below it are acknowledged
-	next  uint64 // the next fragment to be sent
-	end   uint64 // the next fragment to be posted
-	span  int    // fragments that may be under way
-	used  uint64 // units of all fragments below end
-	sent  uint64 // units of all fragments below next
-	limit uint64 // the peer's credit: units below it may be sent
-	pn    uint64 // number of the last packet
-	segs  []segment
+	una    uint64 // all fragments below it are acknowledged
+	next   uint64 // the next fragment to be sent
+	end    uint64 // the next fragment to be posted
+	span   int    // fragments that may be under way
+	used   uint64 // units of all fragments below end
+	sent   uint64 // units of all fragments below next
+	limit  uint64 // the peer's credit: units below it may be sent
+	pn     uint64 // number of the last packet
+	segs   []segment
+	sacked seqSet // those in segAcked
 
 	inflight int // units of segments in segSent
 	lost     int // segments in segLost
@@ -344,6 +345,7 @@ func (c *Conn) acknowledged(h *header, words []byte) bool {
 		for c.una < h.cum && c.sends() {
 			c.una++
 			newly.add(c.ack(c.una - 1))
+			c.sacked.remove(c.una - 1)
 		}
 		c.lostFrom = max(c.lostFrom, c.una)
 		c.advancedAt = c.e.now
@@ -351,9 +353,10 @@ func (c *Conn) acknowledged(h *header, words []byte) bool {
 	}
 	if len(words) > 0 && h.cum == c.una {
 		for k := 0; k < len(words); k += 8 {
-			w := le.Uint64(words[k:])
+			from := h.cum + 1 + 8*uint64(k)
+			w := le.Uint64(words[k:]) &^ c.sacked.word(from)
 			for ; w != 0 && c.sends(); w &= w - 1 {
-				at := h.cum + 1 + 8*uint64(k) + uint64(bits.TrailingZeros64(w))
+				at := from + uint64(bits.TrailingZeros64(w))
 				if at >= c.next {
 					return false
 				}
@@ -392,6 +395,7 @@ func (c *Conn) ack(seq uint64) int {
 		c.lost--
 	}
 	s.state = segAcked
+	c.sacked.add(seq)
 	if t := s.t; t != nil {
 		s.t = nil
 		if t.unacked--; t.unacked == 0 && t.next == t.Len {
@@ -414,5 +418,6 @@ func (c *Conn) dropSegments() {
 		}
 		*c.seg(c.una) = segment{}
 	}
+	clear(c.sacked)
 	c.next, c.sent, c.inflight, c.lost, c.first, c.last = c.end, c.used, 0, 0, nil, nil
 }

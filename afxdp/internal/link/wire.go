@@ -23,7 +23,7 @@ const (
 
 	ackSize  = 48 // header of a packet without data
 	tagSize  = 16 // of AES-GCM, at the end
-	maxWords = 16 // words of the bitmap in an acknowledgement
+	maxWords = 64 // words of the bitmap in an acknowledgement
 )
 
 // kind is the type of a packet.
