@@ -36,7 +36,7 @@ type windows struct {
 // canWindow reports whether the device claims to support memory windows of type 2. Some devices refuse them all the
 // same.
 func (c *opened) canWindow() bool {
-	mw, err := c.pd.AllocMW(2)
+	mw, err := c.pd.AllocMW()
 	if err != nil {
 		return false
 	}
@@ -68,7 +68,7 @@ func (l *large) bind(s *slot, n int) error {
 	}
 	for k := range s.memory.n {
 		if w.mw[k] == nil {
-			mw, err := l.ctx.pd.AllocMW(2)
+			mw, err := l.ctx.pd.AllocMW()
 			if err != nil {
 				return fmt.Errorf("%w: %w", errNoWindow, err)
 			}

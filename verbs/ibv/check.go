@@ -39,7 +39,7 @@ func (f fault) String() string {
 		faultReads:       "reads and atomics need MaxRdAtomic above 0 in ToRTS",
 		faultAtomicSize:  "an atomic needs one entry of 8 bytes",
 		faultAtomicAlign: "an atomic's addresses must be multiples of 8",
-		faultBind:        "a window or region to bind is closed, of the wrong kind, or of another protection domain",
+		faultBind:        "a window or region to bind is of another protection domain",
 	}[f]
 }
 

@@ -111,7 +111,6 @@ type CMEvent struct {
 	Status int   // 0, or -errno, or for CMRejected the reason code of the specification (28: by the peer's program)
 	Param  CMParam
 	QPN    uint32 // the peer's queue pair
-	SRQ    bool   // the peer uses an SRQ
 }
 
 // Err returns the failure that the event reports, or nil.
@@ -152,11 +151,7 @@ func rejectReason(code int) string {
 }
 
 // CMID is a connection manager id: a listener, or one side of a connection.
-type CMID struct {
-	object
-	mig     sync.Mutex // guards channel
-	channel *CMChannel
-}
+type CMID struct{ object }
 
 // cmids maps the library's ids to their CMIDs, for events.
 var cmids struct {
@@ -166,7 +161,7 @@ var cmids struct {
 
 // NewID makes an id whose events come on ch.
 func (ch *CMChannel) NewID() (*CMID, error) {
-	id := &CMID{channel: ch}
+	id := &CMID{}
 	id.kind = "connection manager id"
 	err := id.make("create_id", func() (handle, int) { return rawCMCreateID(ch.h) }, &ch.object)
 	if err != nil {
@@ -238,7 +233,7 @@ func (ch *CMChannel) tryEvent() int {
 
 // request registers the new id of a connect request. The caller holds the channel by use.
 func (ch *CMChannel) request(h handle) *CMID {
-	id := &CMID{channel: ch}
+	id := &CMID{}
 	id.kind = "connection manager id"
 	if id.make("get_cm_event", func() (handle, int) { return h, 0 }, &ch.object) != nil {
 		rawCMDestroyID(h) // the channel is being closed
@@ -263,32 +258,6 @@ func (ch *CMChannel) Expect(ctx context.Context, want CMEventType) (*CMEvent, er
 		return ev, err
 	}
 	return ev, &Error{Verb: "rdma_cm", Errno: syscall.EPROTO, Detail: fmt.Sprintf("%v; expected: %v", ev.Type, want)}
-}
-
-// MigrateID moves the id's events, also pending ones, to another channel.
-func (id *CMID) MigrateID(to *CMChannel) error {
-	id.mig.Lock()
-	defer id.mig.Unlock()
-	if to == id.channel {
-		return nil
-	}
-	probe := &object{kind: id.kind}
-	if err := probe.adopt("migrate_id", &to.object); err != nil { // keeps it open
-		return err
-	}
-	defer probe.disown()
-	if err := id.call("migrate_id", func() int { return rawCMMigrate(id.h, to.h) }); err != nil {
-		return err
-	}
-	tree.Lock()
-	if _, ok := id.channel.kids[&id.object]; ok {
-		delete(id.channel.kids, &id.object)
-		to.kids[&id.object] = struct{}{}
-		id.parents[0] = &to.object
-	}
-	tree.Unlock()
-	id.channel = to
-	return nil
 }
 
 // Bind binds the id to a local address and so to a device; with port 0 the kernel chooses a port.
@@ -410,15 +379,13 @@ func (id *CMID) Info() (CMInfo, error) {
 
 // SetTOS sets the type of service of the connection, before ResolveAddr.
 func (id *CMID) SetTOS(tos uint8) error {
-	return id.call("set_option", func() int { return rawCMSetOption(id.h, cmOptionTOS, int(tos)) })
+	return id.call("set_option", func() int { return rawCMSetTOS(id.h, tos) })
 }
 
 const (
 	maxConnectData = 56
 	maxAcceptData  = 196
 	maxRejectData  = 148
-
-	cmOptionTOS = 0
 )
 
 func (p *CMParam) check(verb string, room int) error {

@@ -261,28 +261,6 @@ func TestClosingARequestRejectsIt(t *testing.T) {
 	}
 }
 
-func TestMigratedIDGetsItsEventsOnTheNewChannel(t *testing.T) {
-	c, a, b := cmEnds(t)
-	lch, _, addr := listen(t, c)
-	ch, other, bch := cmChannel(t), cmChannel(t), cmChannel(t)
-	id := dial(t, ch, addr)
-	must(t, id.MigrateID(other))
-	wantErrno(t, other.Close(), syscall.EBUSY, "1 connection manager id")
-	steps(t, id, a, ibv.StateInit)
-	must(t, id.Connect(a.qp, ibv.CMParam{}))
-	_, bid := answer(t, lch, b, ibv.CMParam{})
-	must(t, bid.MigrateID(bch))
-	finish(t, other, id, a)
-	if ev := ok[*ibv.CMEvent](t)(bch.Expect(soon(t), ibv.CMEstablished)); ev.ID != bid {
-		t.Errorf("event of %p, want %p", ev.ID, bid)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
-	defer cancel()
-	if ev, err := ch.Event(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the old channel has %+v, %v", ev, err)
-	}
-}
-
 func TestConnectionManagerMisuseIsAnError(t *testing.T) {
 	_, a, _ := cmEnds(t)
 	ch := cmChannel(t)

@@ -149,9 +149,7 @@ type DeviceAttr struct {
 	MaxPKeys       int
 	CompVectors    int // interrupt vectors of completion queues, from 0
 	Atomic         AtomicCap
-	SRQResize      bool
-	MemoryWindow1  bool // type 1 windows: bound by BindMW1
-	MemoryWindow2  bool // type 2 windows: bound through the send queue
+	MemoryWindow2  bool // windows of type 2: see MW
 	LocalAckDelay  int  // 4.096 µs × 2^n
 	RNRNakDisabled bool // the device sends no receiver-not-ready
 }

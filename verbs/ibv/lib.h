@@ -39,7 +39,6 @@
 	X(ibv_destroy_cq)                                                                                              \
 	X(ibv_create_srq)                                                                                              \
 	X(ibv_modify_srq)                                                                                              \
-	X(ibv_query_srq)                                                                                               \
 	X(ibv_destroy_srq)                                                                                             \
 	X(ibv_create_qp)                                                                                               \
 	X(ibv_modify_qp)                                                                                               \
@@ -63,7 +62,6 @@
 	X(rdma_get_cm_event)                                                                                           \
 	X(rdma_ack_cm_event)                                                                                           \
 	X(rdma_set_option)                                                                                             \
-	X(rdma_migrate_id)                                                                                             \
 	X(rdma_init_qp_attr)
 
 #define BW_MEMBER(name) __typeof__(name) *name;

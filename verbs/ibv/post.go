@@ -12,7 +12,7 @@ import (
 //
 // Errors: EINVAL for a request beyond the queue pair's limits, with nothing
 // posted; ENOMEM when the send queue is too full for the chain, with nothing posted;
-// EINVAL unless in RTS, SQD or ERR; os.ErrClosed; the device's.
+// EINVAL unless in RTS or ERR; os.ErrClosed; the device's.
 //
 // In ERR everything is flushed; Soft-RoCE of Linux 6.1 does so reliably only
 // with what was posted before.

@@ -207,38 +207,12 @@ func (qp *QP) Caps() QPCaps { return qp.caps }
 // State returns the state that this side has set last. If a queue pair has failed, only [QP.Query] returns StateErr.
 func (qp *QP) State() QPState { return QPState(qp.state.Load()) }
 
-// QPAttr is the result of Query.
-type QPAttr struct {
-	State           QPState // the device's
-	MTU             MTU
-	DestQPN         uint32
-	RQPSN, SQPSN    uint32
-	Access          Access
-	PKeyIndex, Port int
-	Timeout         int
-	RetryCount      int
-	RNRRetry        int
-	MinRNRTimer     int
-	MaxRdAtomic     int
-	MaxDestRdAtomic int
-	Draining        bool // of SQD: requests are still under way
-	Path            Path
-	Caps            QPCaps
-}
-
-// Query asks the device for the state and attributes.
-func (qp *QP) Query() (QPAttr, error) {
-	var a qpAttr
-	if err := qp.call("query_qp", func() int { return rawQueryQP(qp.q, &a) }); err != nil {
-		return QPAttr{}, err
-	}
-	return QPAttr{
-		State: a.state, MTU: a.mtu, DestQPN: a.destQPN, RQPSN: a.rqPSN, SQPSN: a.sqPSN, Access: a.access,
-		PKeyIndex: int(a.pkeyIndex), Port: int(a.port), Timeout: int(a.timeout), RetryCount: int(a.retryCount),
-		RNRRetry: int(a.rnrRetry), MinRNRTimer: int(a.minRNRTimer),
-		MaxRdAtomic: int(a.maxRdAtomic), MaxDestRdAtomic: int(a.maxDestRdAtomic), Draining: a.draining != 0,
-		Path: Path{DGID: a.dgid, SGIDIndex: int(a.sgidIndex), HopLimit: uint8(a.hopLimit),
-			TrafficClass: uint8(a.trafficClass), FlowLabel: a.flowLabel, DLID: uint16(a.dlid), SL: uint8(a.sl)},
-		Caps: QPCaps{int(a.maxSendWR), int(a.maxRecvWR), int(a.maxSendSGE), int(a.maxRecvSGE), int(a.maxInline)},
-	}, nil
+// Query asks the device for the state: StateErr after a failure that this side has not caused.
+func (qp *QP) Query() (QPState, error) {
+	var s QPState
+	err := qp.call("query_qp", func() (r int) {
+		s, r = rawQPState(qp.q)
+		return r
+	})
+	return s, err
 }

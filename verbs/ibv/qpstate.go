@@ -45,8 +45,6 @@ type RTSAttr struct {
 // The bits of struct ibv_qp_attr's mask.
 const (
 	maskState           = 1 << 0
-	maskCurState        = 1 << 1
-	maskEnSQD           = 1 << 2
 	maskAccess          = 1 << 3
 	maskPKeyIndex       = 1 << 4
 	maskPort            = 1 << 5
@@ -66,16 +64,15 @@ const (
 // qpAttr is the shim's flat ibv_qp_attr; mask selects the fields that count.
 type qpAttr struct {
 	mask                                                        uint32
-	state, curState                                             QPState
+	state                                                       QPState
 	mtu                                                         MTU
 	rqPSN, sqPSN, destQPN                                       uint32
 	access                                                      Access
 	pkeyIndex, port, timeout, retryCount, rnrRetry, minRNRTimer uint32
-	maxRdAtomic, maxDestRdAtomic, draining, enSQD               uint32
+	maxRdAtomic, maxDestRdAtomic                                uint32
 	dgid                                                        GID
 	isGlobal, sgidIndex, hopLimit, trafficClass, flowLabel      uint32
 	dlid, sl, srcPathBits, staticRate, ahPort                   uint32
-	maxSendWR, maxRecvWR, maxSendSGE, maxRecvSGE, maxInline     uint32
 }
 
 // ToInit allows receives to be posted. The queue pair must be in RESET.
@@ -134,12 +131,9 @@ func (qp *QP) checkRTR(a *RTRAttr) error {
 	})
 }
 
-// ToRTS connects the sending side. The queue pair must be in RTR. In SQD ToRTS resumes the send queue and ignores a.
+// ToRTS connects the sending side. The queue pair must be in RTR.
 func (qp *QP) ToRTS(a RTSAttr) error {
 	return qp.step(StateRTS, func() (*qpAttr, error) {
-		if qp.State() == StateSQD {
-			return &qpAttr{}, nil
-		}
 		if err := qp.inRange(StateRTS, []attrRange{
 			{"SQPSN", int(a.SQPSN), 0, 1<<24 - 1, "24 bits"},
 			{"Timeout", a.Timeout, 0, 31, "5 bits"},
@@ -152,25 +146,19 @@ func (qp *QP) ToRTS(a RTSAttr) error {
 		return &qpAttr{mask: maskSQPSN | maskTimeout | maskRetryCount | maskRNRRetry | maskMaxRdAtomic,
 			sqPSN: a.SQPSN, timeout: uint32(a.Timeout), retryCount: uint32(a.RetryCount),
 			rnrRetry: uint32(a.RNRRetry), maxRdAtomic: uint32(a.MaxRdAtomic)}, nil
-	}, StateRTR, StateSQD)
-}
-
-// ToSQD drains the send queue: requests under way finish, new ones wait until ToRTS. The queue pair must be in RTS.
-// EventSQDrained reports the end, if the device sends it, and so does QPAttr.Draining.
-func (qp *QP) ToSQD() error {
-	return qp.step(StateSQD, func() (*qpAttr, error) { return &qpAttr{mask: maskEnSQD, enSQD: 1}, nil }, StateRTS)
+	}, StateRTR)
 }
 
 // ToErr flushes all outstanding requests with WCFlushed. It works in any state but RESET.
 func (qp *QP) ToErr() error {
 	return qp.step(StateErr, func() (*qpAttr, error) { return &qpAttr{}, nil },
-		StateInit, StateRTR, StateRTS, StateSQD, StateSQE, StateErr)
+		StateInit, StateRTR, StateRTS, StateErr)
 }
 
 // ToReset drops all outstanding requests without completions. It works in any state.
 func (qp *QP) ToReset() error {
 	return qp.step(StateReset, func() (*qpAttr, error) { return &qpAttr{}, nil },
-		StateReset, StateInit, StateRTR, StateRTS, StateSQD, StateSQE, StateErr)
+		StateReset, StateInit, StateRTR, StateRTS, StateErr)
 }
 
 // step makes one state step with the attributes that attr returns, if the state is one of from.
@@ -201,9 +189,7 @@ func (qp *QP) step(to QPState, attr func() (*qpAttr, error), from ...QPState) er
 		qp.portNum = m.port
 		qp.setLimits(0)
 	case StateRTS:
-		if m.mask&maskMaxRdAtomic != 0 {
-			qp.setLimits(m.maxRdAtomic)
-		}
+		qp.setLimits(m.maxRdAtomic)
 	}
 	qp.state.Store(uint32(to))
 	return nil
@@ -239,9 +225,8 @@ func missing(now, to QPState) string {
 // stepError explains a step that the device refused. The caller holds the queue pair by use.
 func (qp *QP) stepError(to QPState, r int) error {
 	detail := "queue pair to " + to.String()
-	var attr qpAttr
-	if rawQueryQP(qp.q, &attr) == 0 && attr.state != qp.State() {
-		detail += ": the device has moved it from " + qp.State().String() + " to " + attr.state.String()
+	if now, r := rawQPState(qp.q); r == 0 && now != qp.State() {
+		detail += ": the device has moved it from " + qp.State().String() + " to " + now.String()
 	}
 	switch syscall.Errno(-r) {
 	case syscall.EINVAL:

@@ -36,7 +36,7 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(WC{}.Flags)-unsafe.Offsetof(C.struct_bw_wc{}.wc_flags)]
 	_ = [1]struct{}{}[unsafe.Sizeof(qpAttr{})-C.sizeof_struct_bw_qp_attr]
 	_ = [1]struct{}{}[unsafe.Offsetof(qpAttr{}.dgid)-unsafe.Offsetof(C.struct_bw_qp_attr{}.dgid)]
-	_ = [1]struct{}{}[unsafe.Offsetof(qpAttr{}.maxInline)-unsafe.Offsetof(C.struct_bw_qp_attr{}.max_inline)]
+	_ = [1]struct{}{}[unsafe.Offsetof(qpAttr{}.ahPort)-unsafe.Offsetof(C.struct_bw_qp_attr{}.ah_port)]
 )
 
 // rawLoad opens the library, once.
@@ -89,11 +89,9 @@ func rawClose(h handle) int { return int(C.bw_close(h)) }
 
 // Bits of ibv_device_attr.device_cap_flags.
 const (
-	capNoRNR     = 1 << 12 // set where receiver-not-ready is generated
-	capSRQResize = 1 << 13
-	capMW        = 1 << 17
-	capMW2A      = 1 << 23
-	capMW2B      = 1 << 24
+	capNoRNR = 1 << 12 // set where receiver-not-ready is generated
+	capMW2A  = 1 << 23
+	capMW2B  = 1 << 24
 )
 
 func rawQueryDevice(h handle, a *DeviceAttr) int {
@@ -110,8 +108,8 @@ func rawQueryDevice(h handle, a *DeviceAttr) int {
 		MaxSRQ: int(c.max_srq), MaxSRQWR: int(c.max_srq_wr), MaxSRQSGE: int(c.max_srq_sge),
 		MaxQPRdAtom: int(c.max_qp_rd_atom), MaxQPInitAtom: int(c.max_qp_init_rd_atom),
 		MaxResRdAtom: int(c.max_res_rd_atom), MaxPKeys: int(c.max_pkeys), CompVectors: int(c.comp_vectors), Atomic: AtomicCap(c.atomic_cap),
-		SRQResize: c.cap_flags&capSRQResize != 0, LocalAckDelay: int(c.local_ca_ack_delay),
-		MemoryWindow1: c.cap_flags&capMW != 0, MemoryWindow2: c.cap_flags&(capMW2A|capMW2B) != 0,
+		LocalAckDelay:  int(c.local_ca_ack_delay),
+		MemoryWindow2:  c.cap_flags&(capMW2A|capMW2B) != 0,
 		RNRNakDisabled: c.cap_flags&capNoRNR == 0,
 	}
 	return 0
@@ -186,9 +184,9 @@ func rawRegDmabufMR(pd handle, offset, length, iova uint64, fd int, access Acces
 
 func rawDeregMR(mr handle) int { return int(C.bw_dereg_mr(mr)) }
 
-func rawAllocMW(pd handle, typ int) (rawKeys, int) {
+func rawAllocMW(pd handle) (rawKeys, int) {
 	var mw C.struct_bw_mr
-	r := int(C.bw_alloc_mw(pd, C.int(typ), &mw))
+	r := int(C.bw_alloc_mw(pd, &mw))
 	return rawKeys{h: mw.mr, rkey: uint32(mw.rkey)}, r
 }
 
@@ -239,22 +237,14 @@ func rawReqNotify(q handle, solicited bool) int {
 
 func rawDropSRQ(cq, srq handle) { C.bw_cq_drop_srq(cCQ(cq), cSRQ(srq)) }
 
-func rawCreateSRQ(pd handle, wr, sges int) (q, key handle, got SRQAttr, r int) {
+func rawCreateSRQ(pd handle, wr, sges int) (q, key handle, r int) {
 	var srq *C.struct_bw_srq
-	var c [2]C.uint32_t
-	r = int(C.bw_create_srq(pd, C.uint32_t(wr), C.uint32_t(sges), &srq, &key, &c[0]))
-	return handle(srq), key, SRQAttr{MaxWR: int(c[0]), MaxSGE: int(c[1])}, r
+	r = int(C.bw_create_srq(pd, C.uint32_t(wr), C.uint32_t(sges), &srq, &key))
+	return handle(srq), key, r
 }
 
-func rawModifySRQ(q handle, wr, limit, mask int) int {
-	return int(C.bw_modify_srq(cSRQ(q), C.uint32_t(wr), C.uint32_t(limit), C.int(mask)))
-}
-
-func rawQuerySRQ(q handle, a *SRQAttr) int {
-	var c [3]C.uint32_t
-	r := int(C.bw_query_srq(cSRQ(q), &c[0]))
-	*a = SRQAttr{MaxWR: int(c[0]), MaxSGE: int(c[1]), Limit: int(c[2])}
-	return r
+func rawSetSRQLimit(q handle, limit int) int {
+	return int(C.bw_set_srq_limit(cSRQ(q), C.uint32_t(limit)))
 }
 
 func rawDestroySRQ(q handle) int { return int(C.bw_destroy_srq(cSRQ(q))) }
@@ -279,8 +269,10 @@ func rawModifyQP(q handle, a *qpAttr) int {
 	return int(C.bw_modify_qp(cQP(q), (*C.struct_bw_qp_attr)(unsafe.Pointer(a))))
 }
 
-func rawQueryQP(q handle, a *qpAttr) int {
-	return int(C.bw_query_qp(cQP(q), (*C.struct_bw_qp_attr)(unsafe.Pointer(a))))
+func rawQPState(q handle) (QPState, int) {
+	var state C.uint32_t
+	r := int(C.bw_qp_state(cQP(q), &state))
+	return QPState(state), r
 }
 
 func rawDestroyQP(q handle) int { return int(C.bw_destroy_qp(cQP(q))) }

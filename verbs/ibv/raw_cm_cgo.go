@@ -24,7 +24,7 @@ func rawCMEvent(ch handle, ev *CMEvent) (id, listen handle, r int) {
 	if r = int(C.bw_cm_get_event(ch, &c)); r < 0 {
 		return nil, nil, r
 	}
-	*ev = CMEvent{Type: CMEventType(c._type), Status: int(c.status), QPN: uint32(c.qpn), SRQ: c.srq != 0,
+	*ev = CMEvent{Type: CMEventType(c._type), Status: int(c.status), QPN: uint32(c.qpn),
 		Param: CMParam{
 			ResponderResources: int(c.responder_resources), InitiatorDepth: int(c.initiator_depth),
 			RetryCount: int(c.retry_count), RNRRetryCount: int(c.rnr_retry_count),
@@ -38,8 +38,7 @@ func rawCMCreateID(ch handle) (id handle, r int) {
 	return id, r
 }
 
-func rawCMDestroyID(id handle) int   { return int(C.bw_cm_destroy_id(id)) }
-func rawCMMigrate(id, ch handle) int { return int(C.bw_cm_migrate(id, ch)) }
+func rawCMDestroyID(id handle) int { return int(C.bw_cm_destroy_id(id)) }
 
 func rawCMBind(id handle, sa *syscall.RawSockaddrInet6) int {
 	return int(C.bw_cm_bind(id, unsafe.Pointer(sa)))
@@ -97,9 +96,7 @@ func rawCMInfo(id handle, info *CMInfo) int {
 	return r
 }
 
-func rawCMSetOption(id handle, option, value int) int {
-	return int(C.bw_cm_set_option(id, C.int(option), C.int(value)))
-}
+func rawCMSetTOS(id handle, tos uint8) int { return int(C.bw_cm_set_tos(id, C.uint8_t(tos))) }
 
 // addrPort returns the address in sa, or the zero value for other families.
 func addrPort(sa *syscall.RawSockaddrInet6) netip.AddrPort {

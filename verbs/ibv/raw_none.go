@@ -32,7 +32,7 @@ func rawAllocPD(handle) (handle, int)                                      { ret
 func rawDeallocPD(handle) int                                              { return no }
 func rawRegMR(handle, uint64, uint64, uint64, Access) (k rawKeys, r int)   { return k, no }
 func rawDeregMR(handle) int                                                { return no }
-func rawAllocMW(handle, int) (k rawKeys, r int)                            { return k, no }
+func rawAllocMW(handle) (k rawKeys, r int)                                 { return k, no }
 func rawSetKey(handle, uint32)                                             {}
 func rawDeallocMW(handle) int                                              { return no }
 func rawCreateChannel(handle) (handle, int, int)                           { return nil, 0, no }
@@ -43,12 +43,11 @@ func rawResizeCQ(handle, int) (int, int)                                   { ret
 func rawDestroyCQ(handle) int                                              { return no }
 func rawReqNotify(handle, bool) int                                        { return no }
 func rawDropSRQ(handle, handle)                                            {}
-func rawCreateSRQ(handle, int, int) (q, key handle, a SRQAttr, r int)      { return nil, nil, a, no }
-func rawModifySRQ(handle, int, int, int) int                               { return no }
-func rawQuerySRQ(handle, *SRQAttr) int                                     { return no }
+func rawCreateSRQ(handle, int, int) (q, key handle, r int)                 { return nil, nil, no }
+func rawSetSRQLimit(handle, int) int                                       { return no }
 func rawDestroySRQ(handle) int                                             { return no }
 func rawModifyQP(handle, *qpAttr) int                                      { return no }
-func rawQueryQP(handle, *qpAttr) int                                       { return no }
+func rawQPState(handle) (QPState, int)                                     { return 0, no }
 func rawDestroyQP(handle) int                                              { return no }
 func rawPoll(handle, *WC, int) int                                         { return no }
 func rawProgress(w *workArgs, _ *WC)                                       { w.polled = int32(no) }
@@ -57,7 +56,6 @@ func rawCMDestroyChannel(handle) int                                       { ret
 func rawCMEvent(handle, *CMEvent) (id, listen handle, r int)               { return nil, nil, no }
 func rawCMCreateID(handle) (handle, int)                                   { return nil, no }
 func rawCMDestroyID(handle) int                                            { return no }
-func rawCMMigrate(handle, handle) int                                      { return no }
 func rawCMBind(handle, *syscall.RawSockaddrInet6) int                      { return no }
 func rawCMResolveRoute(handle, int) int                                    { return no }
 func rawCMListen(handle, int) int                                          { return no }
@@ -68,16 +66,12 @@ func rawCMReject(handle, []byte) int                                       { ret
 func rawCMDisconnect(handle) int                                           { return no }
 func rawCMInitQP(handle, QPState, *qpAttr) int                             { return no }
 func rawCMInfo(handle, *CMInfo) int                                        { return no }
-func rawCMSetOption(handle, int, int) int                                  { return no }
+func rawCMSetTOS(handle, uint8) int                                        { return no }
 
 func rawRegDmabufMR(handle, uint64, uint64, uint64, int, Access) (k rawKeys, r int) { return k, no }
 
 func rawCreateQP(_, _, _, _ handle, _ *QPInit) (q, key handle, n uint32, c QPCaps, r int) {
 	return nil, nil, 0, c, no
-}
-
-func rawBindMW(handle, handle, uint64, SendFlags, handle, uint64, uint64, Access) (uint32, int) {
-	return 0, no
 }
 
 func rawCMResolveAddr(handle, *syscall.RawSockaddrInet6, *syscall.RawSockaddrInet6, int) int {

@@ -14,13 +14,6 @@ func rawProgress(w *workArgs, wc *WC) {
 	C.bw_progress((*C.struct_bw_work)(unsafe.Pointer(w)), (*C.struct_bw_wc)(unsafe.Pointer(wc)))
 }
 
-func rawBindMW(q, mw handle, id uint64, flags SendFlags, mr handle, addr, length uint64, access Access) (uint32, int) {
-	var rkey C.uint32_t
-	r := int(C.bw_bind_mw(cQP(q), mw, C.uint64_t(id), C.uint32_t(flags), mr, C.uint64_t(addr), C.uint64_t(length),
-		C.uint32_t(access), &rkey))
-	return uint32(rkey), r
-}
-
 func rawSetKey(mw handle, rkey uint32) { C.bw_set_rkey(mw, C.uint32_t(rkey)) }
 
 func rawPoll(q handle, wc *WC, n int) int {

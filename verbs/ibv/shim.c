@@ -273,12 +273,12 @@ int bw_dereg_mr(void *mr)
 	return bw_ret(bw_verbs.ibv_dereg_mr(mr));
 }
 
-int bw_alloc_mw(void *pd, int type, struct bw_mr *mw)
+int bw_alloc_mw(void *pd, struct bw_mr *mw)
 {
 	struct ibv_mw *m;
 
 	errno = 0;
-	m = ibv_alloc_mw(pd, type);
+	m = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
 	if (!m)
 		return bw_errno();
 	*mw = (struct bw_mr){ .mr = m, .rkey = m->rkey };

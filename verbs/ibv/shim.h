@@ -129,13 +129,12 @@ struct bw_qp_init {
 /* Path and attributes of every state step; mask says which ones count. */
 struct bw_qp_attr {
 	uint32_t mask;
-	uint32_t state, cur_state, path_mtu, rq_psn, sq_psn, dest_qpn, access;
+	uint32_t state, path_mtu, rq_psn, sq_psn, dest_qpn, access;
 	uint32_t pkey_index, port, timeout, retry_cnt, rnr_retry, min_rnr_timer;
-	uint32_t max_rd_atomic, max_dest_rd_atomic, sq_draining, en_sqd_async_notify;
+	uint32_t max_rd_atomic, max_dest_rd_atomic;
 	uint8_t dgid[16];
 	uint32_t is_global, sgid_index, hop_limit, traffic_class, flow_label;
 	uint32_t dlid, sl, src_path_bits, static_rate, ah_port;
-	uint32_t max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline;
 };
 
 /*
@@ -176,7 +175,7 @@ BW_FN int bw_reg_mr(void *pd, uint64_t addr, uint64_t length, uint64_t iova, uin
 BW_FN int bw_reg_dmabuf_mr(void *pd, uint64_t offset, uint64_t length, uint64_t iova, int fd, uint32_t access,
 			   struct bw_mr *mr);
 BW_FN int bw_dereg_mr(void *mr);
-BW_FN int bw_alloc_mw(void *pd, int type, struct bw_mr *mw);
+BW_FN int bw_alloc_mw(void *pd, struct bw_mr *mw);
 BW_FN int bw_dealloc_mw(void *mw);
 BW_FN void bw_set_rkey(void *mw, uint32_t rkey);
 BW_FN int bw_create_channel(void *ctx, void **ch, int *fd);
@@ -190,19 +189,16 @@ BW_FN int bw_resize_cq(struct bw_cq *cq, int cqe, int *got);
 BW_FN int bw_destroy_cq(struct bw_cq *cq);
 BW_FN int bw_req_notify(struct bw_cq *cq, int solicited);
 BW_FN void bw_cq_drop_srq(struct bw_cq *cq, struct bw_srq *srq);
-BW_FN int bw_create_srq(void *pd, uint32_t wr, uint32_t sge, struct bw_srq **srq, void **key, uint32_t *got);
-BW_FN int bw_modify_srq(struct bw_srq *srq, uint32_t wr, uint32_t limit, int mask);
-BW_FN int bw_query_srq(struct bw_srq *srq, uint32_t *attr);
+BW_FN int bw_create_srq(void *pd, uint32_t wr, uint32_t sge, struct bw_srq **srq, void **key);
+BW_FN int bw_set_srq_limit(struct bw_srq *srq, uint32_t limit);
 BW_FN int bw_destroy_srq(struct bw_srq *srq);
 BW_FN int bw_create_qp(void *pd, struct bw_cq *scq, struct bw_cq *rcq, struct bw_srq *srq, struct bw_qp_init *init,
 		       struct bw_qp **qp, void **key, uint32_t *qpn);
 BW_FN int bw_modify_qp(struct bw_qp *qp, const struct bw_qp_attr *attr);
-BW_FN int bw_query_qp(struct bw_qp *qp, struct bw_qp_attr *attr);
+BW_FN int bw_qp_state(struct bw_qp *qp, uint32_t *state);
 BW_FN int bw_destroy_qp(struct bw_qp *qp);
 
 /* shim_post.c: the data path */
-BW_FN int bw_bind_mw(struct bw_qp *qp, void *mw, uint64_t wr_id, uint32_t flags, void *mr, uint64_t addr,
-		     uint64_t length, uint32_t access, uint32_t *rkey);
 BW_FN int bw_poll(uint64_t cq, struct bw_wc *wc, int n);
 BW_FN void bw_progress(struct bw_work *w, struct bw_wc *wc);
 
@@ -211,7 +207,7 @@ struct bw_cm_event {
 	void *id, *listen_id;
 	uint32_t type;
 	int32_t status;
-	uint32_t responder_resources, initiator_depth, flow_control, retry_count, rnr_retry_count, srq, qpn;
+	uint32_t responder_resources, initiator_depth, retry_count, rnr_retry_count, qpn;
 	uint32_t data_len;
 	uint8_t data[BW_CM_DATA];
 };
@@ -227,7 +223,6 @@ BW_FN int bw_cm_destroy_channel(void *ch);
 BW_FN int bw_cm_get_event(void *ch, struct bw_cm_event *ev);
 BW_FN int bw_cm_create_id(void *ch, void **id);
 BW_FN int bw_cm_destroy_id(void *id);
-BW_FN int bw_cm_migrate(void *id, void *ch);
 BW_FN int bw_cm_bind(void *id, const void *addr);
 BW_FN int bw_cm_resolve_addr(void *id, const void *src, const void *dst, int ms);
 BW_FN int bw_cm_resolve_route(void *id, int ms);
@@ -239,6 +234,6 @@ BW_FN int bw_cm_reject(void *id, const void *data, int len);
 BW_FN int bw_cm_disconnect(void *id);
 BW_FN int bw_cm_init_qp(void *id, int state, struct bw_qp_attr *attr);
 BW_FN int bw_cm_info(void *id, char *dev, size_t size, int *port, void *local, void *peer);
-BW_FN int bw_cm_set_option(void *id, int option, int value);
+BW_FN int bw_cm_set_tos(void *id, uint8_t tos);
 
 #endif

@@ -58,10 +58,8 @@ int bw_cm_get_event(void *ch, struct bw_cm_event *to)
 	case RDMA_CM_EVENT_DISCONNECTED:
 		to->responder_resources = e->param.conn.responder_resources;
 		to->initiator_depth = e->param.conn.initiator_depth;
-		to->flow_control = e->param.conn.flow_control;
 		to->retry_count = e->param.conn.retry_count;
 		to->rnr_retry_count = e->param.conn.rnr_retry_count;
-		to->srq = e->param.conn.srq;
 		to->qpn = e->param.conn.qp_num;
 		if (e->param.conn.private_data) {
 			to->data_len = e->param.conn.private_data_len;
@@ -90,12 +88,6 @@ int bw_cm_destroy_id(void *id)
 {
 	errno = 0;
 	return bw_cm_ret(bw_cm.rdma_destroy_id(id));
-}
-
-int bw_cm_migrate(void *id, void *ch)
-{
-	errno = 0;
-	return bw_cm_ret(bw_cm.rdma_migrate_id(id, ch));
 }
 
 int bw_cm_bind(void *id, const void *addr)
@@ -246,14 +238,10 @@ int bw_cm_info(void *id, char *dev, size_t size, int *port, void *local, void *p
 	return 0;
 }
 
-int bw_cm_set_option(void *id, int option, int value)
+int bw_cm_set_tos(void *id, uint8_t tos)
 {
-	uint8_t small = value;
-
 	errno = 0;
-	if (option == RDMA_OPTION_ID_REUSEADDR)
-		return bw_cm_ret(bw_cm.rdma_set_option(id, RDMA_OPTION_ID, option, &value, sizeof(value)));
-	return bw_cm_ret(bw_cm.rdma_set_option(id, RDMA_OPTION_ID, option, &small, sizeof(small)));
+	return bw_cm_ret(bw_cm.rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, sizeof(tos)));
 }
 
 #endif

@@ -132,36 +132,6 @@ unlock:
 	return r;
 }
 
-int bw_bind_mw(struct bw_qp *qp, void *mw, uint64_t wr_id, uint32_t flags, void *mr, uint64_t addr, uint64_t length,
-	       uint32_t access, uint32_t *rkey)
-{
-	struct ibv_mw_bind bind = {
-		.wr_id = wr_id,
-		.send_flags = flags,
-		.bind_info = { .mr = mr, .addr = addr, .length = length, .mw_access_flags = access },
-	};
-	uint32_t posted;
-	int r = -EBADF;
-
-	bw_lock(&qp->send_lock);
-	if (!qp->qp)
-		goto unlock;
-	posted = qp->send_posted;
-	r = -ENOMEM;
-	if (posted - __atomic_load_n(&qp->send_retired, __ATOMIC_ACQUIRE) + 1 > qp->send_max)
-		goto unlock;
-	bw_note_sent(qp, posted, wr_id, flags);
-	__atomic_store_n(&qp->send_posted, posted + 1, __ATOMIC_RELEASE);
-	r = bw_ret(ibv_bind_mw(qp->qp, mw, &bind));
-	if (r)
-		__atomic_store_n(&qp->send_posted, posted, __ATOMIC_RELEASE);
-	else
-		*rkey = ((struct ibv_mw *)mw)->rkey;
-unlock:
-	bw_unlock(&qp->send_lock);
-	return r;
-}
-
 /*
  * Retires the send request that wc completes and those before it, whose success
  * is not seen. Returns 0 if wc is of no send request: in a failed completion

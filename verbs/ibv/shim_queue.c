@@ -154,7 +154,7 @@ int bw_req_notify(struct bw_cq *cq, int solicited)
 	return r;
 }
 
-int bw_create_srq(void *pd, uint32_t wr, uint32_t sge, struct bw_srq **srq, void **key, uint32_t *got)
+int bw_create_srq(void *pd, uint32_t wr, uint32_t sge, struct bw_srq **srq, void **key)
 {
 	struct ibv_srq_init_attr a = { .attr = { .max_wr = wr, .max_sge = sge } };
 	struct bw_srq *s = calloc(1, sizeof(*s));
@@ -170,42 +170,18 @@ int bw_create_srq(void *pd, uint32_t wr, uint32_t sge, struct bw_srq **srq, void
 	s->max = wr;
 	*srq = s;
 	*key = s->srq;
-	got[0] = wr;
-	got[1] = sge;
 	return 0;
 }
 
-int bw_modify_srq(struct bw_srq *srq, uint32_t wr, uint32_t limit, int mask)
+int bw_set_srq_limit(struct bw_srq *srq, uint32_t limit)
 {
-	struct ibv_srq_attr a = { .max_wr = wr, .srq_limit = limit };
-	int r = -EBADF;
-
-	bw_lock(&srq->lock);
-	if (srq->srq && (mask & IBV_SRQ_MAX_WR) &&
-	    wr < srq->posted - __atomic_load_n(&srq->retired, __ATOMIC_ACQUIRE))
-		r = -EINVAL;
-	else if (srq->srq)
-		r = bw_ret(bw_verbs.ibv_modify_srq(srq->srq, &a, mask));
-	if (r == 0 && (mask & IBV_SRQ_MAX_WR))
-		srq->max = wr;
-	bw_unlock(&srq->lock);
-	return r;
-}
-
-int bw_query_srq(struct bw_srq *srq, uint32_t *attr)
-{
-	struct ibv_srq_attr a;
+	struct ibv_srq_attr a = { .srq_limit = limit };
 	int r = -EBADF;
 
 	bw_lock(&srq->lock);
 	if (srq->srq)
-		r = bw_ret(bw_verbs.ibv_query_srq(srq->srq, &a));
+		r = bw_ret(bw_verbs.ibv_modify_srq(srq->srq, &a, IBV_SRQ_LIMIT));
 	bw_unlock(&srq->lock);
-	if (r == 0) {
-		attr[0] = a.max_wr;
-		attr[1] = a.max_sge;
-		attr[2] = a.srq_limit;
-	}
 	return r;
 }
 
@@ -288,7 +264,6 @@ int bw_modify_qp(struct bw_qp *qp, const struct bw_qp_attr *from)
 {
 	struct ibv_qp_attr a = {
 		.qp_state = from->state,
-		.cur_qp_state = from->cur_state,
 		.path_mtu = from->path_mtu,
 		.rq_psn = from->rq_psn,
 		.sq_psn = from->sq_psn,
@@ -302,7 +277,6 @@ int bw_modify_qp(struct bw_qp *qp, const struct bw_qp_attr *from)
 		.min_rnr_timer = from->min_rnr_timer,
 		.max_rd_atomic = from->max_rd_atomic,
 		.max_dest_rd_atomic = from->max_dest_rd_atomic,
-		.en_sqd_async_notify = from->en_sqd_async_notify,
 		.ah_attr = {
 			.grh = {
 				.flow_label = from->flow_label,
@@ -338,51 +312,14 @@ int bw_modify_qp(struct bw_qp *qp, const struct bw_qp_attr *from)
 	return r;
 }
 
-int bw_query_qp(struct bw_qp *qp, struct bw_qp_attr *to)
+int bw_qp_state(struct bw_qp *qp, uint32_t *state)
 {
 	struct ibv_qp_init_attr init;
-	struct ibv_qp_attr a;
-	int r;
+	struct ibv_qp_attr a = { 0 };
+	int r = bw_ret(bw_verbs.ibv_query_qp(qp->qp, &a, IBV_QP_STATE, &init));
 
-	memset(&a, 0, sizeof(a));
-	r = bw_ret(bw_verbs.ibv_query_qp(qp->qp, &a, IBV_QP_STATE | IBV_QP_CAP | IBV_QP_AV, &init));
-	if (r)
-		return r;
-	*to = (struct bw_qp_attr){
-		.state = a.qp_state,
-		.cur_state = a.cur_qp_state,
-		.path_mtu = a.path_mtu,
-		.rq_psn = a.rq_psn,
-		.sq_psn = a.sq_psn,
-		.dest_qpn = a.dest_qp_num,
-		.access = a.qp_access_flags,
-		.pkey_index = a.pkey_index,
-		.port = a.port_num,
-		.timeout = a.timeout,
-		.retry_cnt = a.retry_cnt,
-		.rnr_retry = a.rnr_retry,
-		.min_rnr_timer = a.min_rnr_timer,
-		.max_rd_atomic = a.max_rd_atomic,
-		.max_dest_rd_atomic = a.max_dest_rd_atomic,
-		.sq_draining = a.sq_draining,
-		.is_global = a.ah_attr.is_global,
-		.sgid_index = a.ah_attr.grh.sgid_index,
-		.hop_limit = a.ah_attr.grh.hop_limit,
-		.traffic_class = a.ah_attr.grh.traffic_class,
-		.flow_label = a.ah_attr.grh.flow_label,
-		.dlid = a.ah_attr.dlid,
-		.sl = a.ah_attr.sl,
-		.src_path_bits = a.ah_attr.src_path_bits,
-		.static_rate = a.ah_attr.static_rate,
-		.ah_port = a.ah_attr.port_num,
-		.max_send_wr = a.cap.max_send_wr,
-		.max_recv_wr = a.cap.max_recv_wr,
-		.max_send_sge = a.cap.max_send_sge,
-		.max_recv_sge = a.cap.max_recv_sge,
-		.max_inline = a.cap.max_inline_data,
-	};
-	memcpy(to->dgid, a.ah_attr.grh.dgid.raw, sizeof(to->dgid));
-	return 0;
+	*state = a.qp_state;
+	return r;
 }
 
 int bw_destroy_qp(struct bw_qp *qp)

@@ -12,16 +12,9 @@ type SRQ struct {
 	pd     *PD
 	q      handle // of the shim; valid while srq is reachable
 	key    handle
-	maxWR  int // as created
+	maxWR  int
 	maxSGE int32
 	full   Error
-}
-
-// SRQAttr are the sizes of a shared receive queue.
-type SRQAttr struct {
-	MaxWR  int // outstanding receives
-	MaxSGE int // entries of a receive
-	Limit  int // an event comes when fewer are left; 0: no event
 }
 
 // CreateSRQ makes a shared receive queue of at least maxWR receives with
@@ -32,13 +25,11 @@ func (pd *PD) CreateSRQ(maxWR, maxSGE int) (*SRQ, error) {
 		return nil, invalid("create_srq", pd.device, "%d receives of %d entries; the device has 1 to %d of 1 to %d",
 			maxWR, maxSGE, a.MaxSRQWR, a.MaxSRQSGE)
 	}
-	srq := &SRQ{pd: pd, maxWR: maxWR}
+	srq := &SRQ{pd: pd, maxWR: maxWR, maxSGE: int32(maxSGE)}
 	srq.kind = "shared receive queue"
 	err := srq.make("create_srq", func() (handle, int) {
-		var got SRQAttr
 		var r int
-		srq.q, srq.key, got, r = rawCreateSRQ(pd.h, maxWR, maxSGE)
-		srq.maxSGE = int32(got.MaxSGE)
+		srq.q, srq.key, r = rawCreateSRQ(pd.h, maxWR, maxSGE)
 		return srq.q, r
 	}, &pd.object)
 	if err != nil {
@@ -62,41 +53,13 @@ func (srq *SRQ) Close() error {
 	})
 }
 
-// Query asks for the sizes and the armed limit.
-func (srq *SRQ) Query() (SRQAttr, error) {
-	var attr SRQAttr
-	err := srq.call("query_srq", func() int { return rawQuerySRQ(srq.q, &attr) })
-	return attr, err
-}
-
 // SetLimit arms one EventSRQLimit for when fewer than limit receives are left; 0 disarms it.
 func (srq *SRQ) SetLimit(limit int) error {
-	attr, err := srq.Query()
-	if err != nil {
-		return err
+	if limit < 0 || limit > srq.maxWR {
+		return invalid("modify_srq", srq.device, "limit %d; the queue holds %d receives", limit, srq.maxWR)
 	}
-	if limit < 0 || limit > attr.MaxWR {
-		return invalid("modify_srq", srq.device, "limit %d; the queue holds %d receives", limit, attr.MaxWR)
-	}
-	return srq.call("modify_srq", func() int { return rawModifySRQ(srq.q, 0, limit, srqLimit) })
+	return srq.call("modify_srq", func() int { return rawSetSRQLimit(srq.q, limit) })
 }
-
-// Resize changes the number of receives. It fails with EINVAL beyond the device's limit or below the number of
-// outstanding receives, and with EOPNOTSUPP if the device cannot resize.
-func (srq *SRQ) Resize(maxWR int) error {
-	if maxWR < 1 || maxWR > srq.pd.c.attr.MaxSRQWR {
-		return invalid("modify_srq", srq.device, "%d receives; the device has 1 to %d", maxWR, srq.pd.c.attr.MaxSRQWR)
-	}
-	if !srq.pd.c.attr.SRQResize {
-		return fail("modify_srq", srq.device, -int(syscall.EOPNOTSUPP), "the device cannot resize shared receive queues")
-	}
-	return srq.call("modify_srq", func() int { return rawModifySRQ(srq.q, maxWR, 0, srqMaxWR) })
-}
-
-const (
-	srqMaxWR = 1
-	srqLimit = 2
-)
 
 // PostRecv posts the chain in one crossing into C and returns how many
 // receives were posted; these leave the chain. Errors as of [QP.PostRecv].

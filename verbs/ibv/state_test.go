@@ -5,7 +5,6 @@ package ibv_test
 import (
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/bywash/bywash/verbs/ibv"
 )
@@ -17,14 +16,13 @@ func newLone(t testing.TB, o pairOptions) *end {
 	return newEnd(t, open(t), o)
 }
 
-func (e *end) wantState(want ibv.QPState) ibv.QPAttr {
+func (e *end) wantState(want ibv.QPState) {
 	e.t.Helper()
-	a, err := e.qp.Query()
+	got, err := e.qp.Query()
 	must(e.t, err)
-	if a.State != want || e.qp.State() != want {
-		e.t.Errorf("the device reports %v, State %v; want %v", a.State, e.qp.State(), want)
+	if got != want || e.qp.State() != want {
+		e.t.Errorf("the device reports %v, State %v; want %v", got, e.qp.State(), want)
 	}
-	return a
 }
 
 func TestEveryStateStepShowsInQuery(t *testing.T) {
@@ -32,28 +30,12 @@ func TestEveryStateStepShowsInQuery(t *testing.T) {
 	e := newLone(t, o)
 	e.wantState(ibv.StateReset)
 
-	e.init.Access = ibv.AccessRemoteRead | ibv.AccessRemoteWrite
 	must(t, e.qp.ToInit(e.init))
-	if a := e.wantState(ibv.StateInit); a.Port != 1 || a.Access&0xf != e.init.Access {
-		t.Errorf("port %d, access %#x; want 1, %#x", a.Port, a.Access, e.init.Access)
-	}
-
-	rtr := e.rtr(e, o)
-	rtr.MTU, rtr.MaxDestRdAtomic, rtr.MinRNRTimer = ibv.MTU512, 8, 20
-	must(t, e.qp.ToRTR(rtr))
-	a := e.wantState(ibv.StateRTR)
-	if a.MTU != ibv.MTU512 || a.MaxDestRdAtomic != 8 || a.MinRNRTimer != 20 || a.RQPSN != rtr.RQPSN ||
-		a.DestQPN != rtr.DestQPN || a.Path.DGID != rtr.Path.DGID {
-		t.Errorf("got %+v, want %+v", a, rtr)
-	}
-
-	rts := ibv.RTSAttr{SQPSN: rtr.RQPSN, Timeout: 15, RetryCount: 5, RNRRetry: 3, MaxRdAtomic: 2}
-	must(t, e.qp.ToRTS(rts))
-	a = e.wantState(ibv.StateRTS)
-	if a.Timeout != 15 || a.RetryCount != 5 || a.RNRRetry != 3 || a.MaxRdAtomic != 2 || a.SQPSN != rts.SQPSN {
-		t.Errorf("got %+v, want %+v", a, rts)
-	}
-
+	e.wantState(ibv.StateInit)
+	must(t, e.qp.ToRTR(e.rtr(e, o)))
+	e.wantState(ibv.StateRTR)
+	must(t, e.qp.ToRTS(e.rts(o)))
+	e.wantState(ibv.StateRTS)
 	must(t, e.qp.ToErr())
 	e.wantState(ibv.StateErr)
 	must(t, e.qp.ToReset())
@@ -72,14 +54,12 @@ func TestStepsOutOfOrderNameTheMissingOne(t *testing.T) {
 	toInit := func() error { return e.qp.ToInit(e.init) }
 	wantErrno(t, toRTR(), syscall.EINVAL, "RESET", "ToInit is missing")
 	wantErrno(t, toRTS(), syscall.EINVAL, "ToInit and ToRTR are missing")
-	wantErrno(t, e.qp.ToSQD(), syscall.EINVAL, "RESET")
 	wantErrno(t, e.qp.ToErr(), syscall.EINVAL, "nothing to flush")
 	must(t, toInit())
 	wantErrno(t, toInit(), syscall.EINVAL, "ToReset starts over")
 	wantErrno(t, toRTS(), syscall.EINVAL, "INIT", "ToRTR is missing")
 	must(t, toRTR())
 	wantErrno(t, toRTR(), syscall.EINVAL, "RTR", "ToReset")
-	wantErrno(t, e.qp.ToSQD(), syscall.EINVAL, "ToRTS is missing")
 	must(t, toRTS())
 	wantErrno(t, toInit(), syscall.EINVAL, "RTS")
 }
@@ -135,29 +115,6 @@ func TestPostsNeedTheirState(t *testing.T) {
 	must(t, e.qp.ToRTR(e.rtr(e, o)))
 	_, err = e.qp.PostSend(e.s)
 	wantErrno(t, err, syscall.EINVAL, "RTR", "ToRTS is missing")
-}
-
-func TestDrainedSendQueueResumes(t *testing.T) {
-	a, b := newPair(t, pairOptions{})
-	b.recv(1, 0, 8)
-	b.recv(2, 0, 8)
-	a.next(1, 0, 8).Send()
-	a.post()
-	a.done(1, ibv.WCSend)
-	must(t, a.qp.ToSQD())
-	deadline := time.Now().Add(maxWait)
-	for ok[ibv.QPAttr](t)(a.qp.Query()).Draining {
-		if time.Now().After(deadline) {
-			t.Fatal("still draining")
-		}
-		time.Sleep(time.Millisecond)
-	}
-	a.wantState(ibv.StateSQD)
-	must(t, a.qp.ToRTS(ibv.RTSAttr{}))
-	a.wantState(ibv.StateRTS)
-	a.next(2, 0, 8).Send()
-	a.post()
-	a.done(2, ibv.WCSend)
 }
 
 func TestQueuePairBeyondTheDevicesLimits(t *testing.T) {

@@ -20,9 +20,7 @@ const (
 	StateInit
 	StateRTR
 	StateRTS
-	StateSQD // send queue drained: no new request starts
-	StateSQE // send queue error, not for reliable connections
-	StateErr // everything outstanding is flushed
+	StateErr QPState = 6 // everything outstanding is flushed
 )
 
 // String returns the specification's name.
