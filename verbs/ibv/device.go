@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,10 +29,8 @@ func Available() error { return available() }
 
 // DeviceInfo names an RDMA device.
 type DeviceInfo struct {
-	Name  string   // as Open takes it, such as "mlx5_0"
-	GUID  uint64   // node GUID; 0 if it has none
-	Node  NodeType // channel adapter or iWARP NIC
-	IWARP bool     // iWARP: no GIDs, connections only through the connection manager
+	Name  string // as Open takes it, such as "mlx5_0"
+	IWARP bool   // iWARP: no GIDs, connections only through the connection manager
 }
 
 // Devices lists the RDMA devices of this machine that user space can use. It is no error if there are none. Devices
@@ -124,34 +120,29 @@ func (c *Context) IWARP() bool { return c.iwarp }
 
 // DeviceAttr are a device's identity and limits.
 type DeviceAttr struct {
-	Firmware       string
-	NodeGUID       uint64
-	SystemGUID     uint64
-	VendorID       uint32
-	VendorPartID   uint32
-	HardwareVer    uint32
-	Ports          int    // numbered from 1
-	PageSizes      uint64 // bit n: 2^n bytes
-	MaxMRSize      uint64 // bytes
-	MaxMR, MaxPD   int
-	MaxMW          int
-	MaxQP, MaxCQ   int
-	MaxCQE         int // entries of a completion queue
-	MaxQPWR        int // outstanding requests of a send or receive queue
-	MaxSGE         int // entries of a request
-	MaxSGERead     int // entries of a read, on devices where it differs
-	MaxSRQ         int
-	MaxSRQWR       int
-	MaxSRQSGE      int
-	MaxQPRdAtom    int // reads and atomics a queue pair can be the target of at a time
-	MaxQPInitAtom  int // reads and atomics a queue pair can have under way
-	MaxResRdAtom   int // the same for the whole device, as target
-	MaxPKeys       int
-	CompVectors    int // interrupt vectors of completion queues, from 0
-	Atomic         AtomicCap
-	MemoryWindow2  bool // windows of type 2: see MW
-	LocalAckDelay  int  // 4.096 µs × 2^n
-	RNRNakDisabled bool // the device sends no receiver-not-ready
+	Firmware      string
+	VendorID      uint32
+	VendorPartID  uint32
+	HardwareVer   uint32
+	Ports         int    // numbered from 1
+	MaxMRSize     uint64 // bytes
+	MaxMR         int
+	MaxMW         int
+	MaxQP, MaxCQ  int
+	MaxCQE        int // entries of a completion queue
+	MaxQPWR       int // outstanding requests of a send or receive queue
+	MaxSGE        int // entries of a request
+	MaxSGERead    int // entries of a read, on devices where it differs
+	MaxSRQ        int
+	MaxSRQWR      int
+	MaxSRQSGE     int
+	MaxQPRdAtom   int // reads and atomics a queue pair can be the target of at a time
+	MaxQPInitAtom int // reads and atomics a queue pair can have under way
+	MaxResRdAtom  int // the same for the whole device, as target
+	CompVectors   int // interrupt vectors of completion queues, from 0
+	Atomic        AtomicCap
+	MemoryWindow2 bool // windows of type 2: see MW
+	LocalAckDelay int  // 4.096 µs × 2^n
 }
 
 // SoftRoCE reports whether the device is one of the kernel's rdma_rxe, by its vendor: its name is the user's choice.
@@ -227,9 +218,6 @@ func (c *Context) GIDs(port int) ([]GIDEntry, error) {
 	}
 	defer c.mu.RUnlock()
 	all, r := rawQueryGIDs(c.h)
-	if r == -int(syscall.ENOSYS) {
-		all, r = c.sysfsGIDs(port)
-	}
 	if r < 0 {
 		return nil, fail("query_gid_table", c.device, r, "")
 	}
@@ -240,33 +228,6 @@ func (c *Context) GIDs(port int) ([]GIDEntry, error) {
 		}
 	}
 	return gids, nil
-}
-
-// sysfsGIDs reads the GIDs from sysfs, for libraries before rdma-core 33, which do not return the types.
-func (c *Context) sysfsGIDs(port int) ([]GIDEntry, int) {
-	var attr PortAttr
-	if r := rawQueryPort(c.h, port, &attr); r < 0 {
-		return nil, r
-	}
-	dir := filepath.Join("/sys/class/infiniband", c.device, "ports", strconv.Itoa(port), "gid_attrs")
-	var gids []GIDEntry
-	for i := range attr.GIDs {
-		g, r := rawQueryGID(c.h, port, i)
-		if r < 0 || g == (GID{}) {
-			continue
-		}
-		typ, _ := os.ReadFile(filepath.Join(dir, "types", strconv.Itoa(i)))
-		dev, _ := os.ReadFile(filepath.Join(dir, "ndevs", strconv.Itoa(i)))
-		e := GIDEntry{GID: g, Port: port, Index: i, NetDev: strings.TrimSpace(string(dev))}
-		switch {
-		case strings.Contains(string(typ), "v2"):
-			e.Type = GIDRoCEv2
-		case attr.LinkLayer == LinkEthernet:
-			e.Type = GIDRoCEv1
-		}
-		gids = append(gids, e)
-	}
-	return gids, 0
 }
 
 func (c *Context) remember(key handle, o any) {

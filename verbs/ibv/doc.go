@@ -3,11 +3,12 @@
 //
 // # What it needs
 //
-// A Linux machine with an RDMA device: InfiniBand, RoCE, or Soft-RoCE on any network interface. The libraries are
-// opened at run time, so that one binary starts everywhere; the build uses rdma-core's headers (Debian: libibverbs-dev,
-// librdmacm-dev) and cgo if they exist. If something is missing, [Available], and every function that opens a device,
-// returns an error that wraps [ErrUnavailable] and names it. The environment variable BYWASH_LIBIBVERBS names another
-// libibverbs.so.1 by its path, for one outside the loader's directories, and for tests; setuid programs ignore it.
+// A Linux machine with an RDMA device: InfiniBand, RoCE, or Soft-RoCE on any network interface. The libraries, of
+// rdma-core 33 or newer, are opened at run time, so that one binary starts everywhere; the build uses rdma-core's
+// headers (Debian: libibverbs-dev, librdmacm-dev) and cgo if they exist. If something is missing, [Available], and every
+// function that opens a device, returns an error that wraps [ErrUnavailable] and names it. The environment variable
+// BYWASH_LIBIBVERBS names another libibverbs.so.1 by its path, for one outside the loader's directories, and for tests;
+// setuid programs ignore it.
 //
 // # From a device to a message
 //

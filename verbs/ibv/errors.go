@@ -70,7 +70,7 @@ func remedy(verb string, errno syscall.Errno) string {
 	switch errno {
 	case syscall.ENOMEM:
 		switch verb {
-		case "reg_mr", "reg_dmabuf_mr":
+		case "reg_mr":
 			return "too little lockable memory; raise the limit (ulimit -l unlimited, or LimitMEMLOCK= of the service)"
 		case "post_send", "post_recv", "post_srq_recv":
 			return "the queue is full; poll completions first"

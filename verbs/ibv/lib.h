@@ -17,18 +17,15 @@
 	X(ibv_get_device_list)                                                                                         \
 	X(ibv_free_device_list)                                                                                        \
 	X(ibv_get_device_name)                                                                                         \
-	X(ibv_get_device_guid)                                                                                         \
 	X(ibv_open_device)                                                                                             \
 	X(ibv_close_device)                                                                                            \
 	X(ibv_query_device)                                                                                            \
 	X(ibv_query_port)                                                                                              \
-	X(ibv_query_gid)                                                                                               \
 	X(ibv_query_pkey)                                                                                              \
 	X(ibv_get_async_event)                                                                                         \
 	X(ibv_ack_async_event)                                                                                         \
 	X(ibv_alloc_pd)                                                                                                \
 	X(ibv_dealloc_pd)                                                                                              \
-	X(ibv_reg_mr)                                                                                                  \
 	X(ibv_dereg_mr)                                                                                                \
 	X(ibv_create_comp_channel)                                                                                     \
 	X(ibv_destroy_comp_channel)                                                                                    \
@@ -68,17 +65,16 @@
 
 struct bw_verbs {
 	BW_VERBS(BW_MEMBER)
-	/* Newer than the oldest library supported, so these may be NULL, and headers may lack them. */
-	ssize_t (*query_gid_table)(struct ibv_context *ctx, struct bw_gid *gids, size_t max, uint32_t flags,
-				   size_t entry_size);
-	struct ibv_mr *(*reg_mr_iova2)(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access);
-	struct ibv_mr *(*reg_dmabuf_mr)(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd,
-					int access);
+	/* Of rdma-core 33; headers may be older. */
+	ssize_t (*_ibv_query_gid_table)(struct ibv_context *ctx, struct bw_gid *gids, size_t max, uint32_t flags,
+					size_t entry_size);
+	struct ibv_mr *(*ibv_reg_mr_iova2)(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+					   unsigned int access);
 };
 
 struct bw_cm {
 	BW_CM(BW_MEMBER)
-	int (*establish)(struct rdma_cm_id *id);
+	int (*rdma_establish)(struct rdma_cm_id *id);
 };
 
 extern struct bw_verbs bw_verbs;
@@ -146,7 +142,7 @@ struct bw_qp {
 	struct ibv_qp *qp;	/* NULL once closed; both locks guard it */
 	struct bw_cq *scq, *rcq;
 	struct bw_srq *srq;
-	uint32_t tag, sig_all;
+	uint32_t tag;
 	uint32_t send_max, send_posted, send_retired;
 	uint32_t recv_max, recv_posted, recv_retired;
 	struct bw_sent *sent;	/* of sent_mask + 1 */

@@ -52,9 +52,8 @@ int bw_load(char *why, size_t size)
 	if (!lib)
 		return -ENOENT;
 	BW_VERBS(BW_LOAD)
-	*(void **)&into->query_gid_table = dlsym(lib, "_ibv_query_gid_table");
-	*(void **)&into->reg_mr_iova2 = dlsym(lib, "ibv_reg_mr_iova2");
-	*(void **)&into->reg_dmabuf_mr = dlsym(lib, "ibv_reg_dmabuf_mr");
+	BW_LOAD(_ibv_query_gid_table)
+	BW_LOAD(ibv_reg_mr_iova2)
 	return 0;
 }
 
@@ -68,7 +67,7 @@ int bw_load_cm(char *why, size_t size)
 	if (!lib)
 		return -ENOENT;
 	BW_CM(BW_LOAD)
-	*(void **)&into->establish = dlsym(lib, "rdma_establish");
+	BW_LOAD(rdma_establish)
 	return 0;
 }
 

@@ -17,9 +17,6 @@ const (
 	AccessRemoteRead   Access = 1 << 2
 	AccessRemoteAtomic Access = 1 << 3
 	AccessMWBind       Access = 1 << 4 // memory windows may be bound to it
-	AccessZeroBased    Access = 1 << 5 // of windows: remote addresses count from 0
-	AccessOnDemand     Access = 1 << 6 // pages are not pinned but faulted in; few devices can
-	AccessHugeTLB      Access = 1 << 7
 
 	// AccessRelaxedOrdering lets the device's accesses overtake each other on the bus. A completion comes after all of
 	// them, but memory that a program polls may show a later byte before an earlier one. Devices that cannot, ignore it.
@@ -69,9 +66,7 @@ func (pd *PD) RegMR(b []byte, access Access) (*MR, error) {
 	addr := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b))))
 	mr := &MR{}
 	mr.pin.Pin(unsafe.SliceData(b))
-	if err := pd.reg(mr, "reg_mr", addr, uint64(len(b)), access, func() (rawKeys, int) {
-		return rawRegMR(pd.h, addr, uint64(len(b)), addr, access)
-	}); err != nil {
+	if err := pd.reg(mr, addr, uint64(len(b)), addr, access); err != nil {
 		mr.pin.Unpin()
 		return nil, err
 	}
@@ -84,43 +79,26 @@ func (pd *PD) RegMR(b []byte, access Access) (*MR, error) {
 // for iova to keep addresses as they are. Errors as of [PD.RegMR].
 func (pd *PD) RegMRAt(addr, length, iova uint64, access Access) (*MR, error) {
 	mr := &MR{}
-	err := pd.reg(mr, "reg_mr", iova, length, access, func() (rawKeys, int) {
-		return rawRegMR(pd.h, addr, length, iova, access)
-	})
-	if err != nil {
+	if err := pd.reg(mr, addr, length, iova, access); err != nil {
 		return nil, err
 	}
 	return mr, nil
 }
 
-// RegDmabufMR registers length bytes from offset of a dma-buf (kernel 5.12,
-// rdma-core 34, and a device that can; Soft-RoCE cannot: EOPNOTSUPP). The
-// caller may close fd afterwards.
-func (pd *PD) RegDmabufMR(fd int, offset, length, iova uint64, access Access) (*MR, error) {
-	mr := &MR{}
-	err := pd.reg(mr, "reg_dmabuf_mr", iova, length, access, func() (rawKeys, int) {
-		return rawRegDmabufMR(pd.h, offset, length, iova, fd, access)
-	})
-	if err != nil {
-		return nil, err
-	}
-	return mr, nil
-}
-
-func (pd *PD) reg(mr *MR, verb string, iova, length uint64, access Access, do func() (rawKeys, int)) error {
+func (pd *PD) reg(mr *MR, addr, length, iova uint64, access Access) error {
 	if length == 0 || iova+length-1 < iova {
-		return invalid(verb, pd.device, "%d bytes at %#x", length, iova)
+		return invalid("reg_mr", pd.device, "%d bytes at %#x", length, iova)
 	}
 	if limit := pd.c.attr.MaxMRSize; limit != 0 && length > limit {
-		return invalid(verb, pd.device, "%d bytes; the device registers at most %d at a time", length, limit)
+		return invalid("reg_mr", pd.device, "%d bytes; the device registers at most %d at a time", length, limit)
 	}
 	if access&(AccessRemoteWrite|AccessRemoteAtomic) != 0 && access&AccessLocalWrite == 0 {
-		return invalid(verb, pd.device, "remote write and atomic access need local write access too")
+		return invalid("reg_mr", pd.device, "remote write and atomic access need local write access too")
 	}
 	mr.kind, mr.pd, mr.addr, mr.length = "memory region", pd, iova, length
 	mr.label = func() string { return fmt.Sprintf("%#x+%d", mr.addr, mr.length) }
-	return mr.make(verb, func() (handle, int) {
-		k, r := do()
+	return mr.make("reg_mr", func() (handle, int) {
+		k, r := rawRegMR(pd.h, addr, length, iova, access)
 		mr.lkey, mr.rkey = k.lkey, k.rkey
 		return k.h, r
 	}, &pd.object)

@@ -19,8 +19,7 @@ type QPInit struct {
 	MaxRecvSGE int // scatter entries of a receive; 0 means 1
 	MaxInline  int // bytes of an inline request
 
-	SignalAll bool   // every send request completes visibly
-	Tag       uint32 // returned in WC.Tag
+	Tag uint32 // returned in WC.Tag
 
 	// Oversubscribe allows completion queues smaller than all completions that their queue pairs could cause; the
 	// caller must then make sure that none is overrun.

@@ -71,8 +71,7 @@ func rawDevices() ([]DeviceInfo, int) {
 	devs := make([]DeviceInfo, n)
 	for i := range devs {
 		d := &buf[i]
-		devs[i] = DeviceInfo{Name: C.GoString(&d.name[0]), GUID: uint64(d.guid), Node: NodeType(d.node_type),
-			IWARP: d.transport == 1}
+		devs[i] = DeviceInfo{Name: C.GoString(&d.name[0]), IWARP: d.transport == 1}
 	}
 	return devs, 0
 }
@@ -89,9 +88,8 @@ func rawClose(h handle) int { return int(C.bw_close(h)) }
 
 // Bits of ibv_device_attr.device_cap_flags.
 const (
-	capNoRNR = 1 << 12 // set where receiver-not-ready is generated
-	capMW2A  = 1 << 23
-	capMW2B  = 1 << 24
+	capMW2A = 1 << 23
+	capMW2B = 1 << 24
 )
 
 func rawQueryDevice(h handle, a *DeviceAttr) int {
@@ -100,17 +98,14 @@ func rawQueryDevice(h handle, a *DeviceAttr) int {
 		return r
 	}
 	*a = DeviceAttr{
-		Firmware: C.GoString(&c.fw_ver[0]), NodeGUID: uint64(c.node_guid), SystemGUID: uint64(c.sys_image_guid),
-		VendorID: uint32(c.vendor_id), VendorPartID: uint32(c.vendor_part_id), HardwareVer: uint32(c.hw_ver),
-		Ports: int(c.ports), PageSizes: uint64(c.page_size_cap), MaxMRSize: uint64(c.max_mr_size),
-		MaxMR: int(c.max_mr), MaxPD: int(c.max_pd), MaxMW: int(c.max_mw), MaxQP: int(c.max_qp), MaxCQ: int(c.max_cq),
-		MaxCQE: int(c.max_cqe), MaxQPWR: int(c.max_qp_wr), MaxSGE: int(c.max_sge), MaxSGERead: int(c.max_sge_rd),
+		Firmware: C.GoString(&c.fw_ver[0]), VendorID: uint32(c.vendor_id), VendorPartID: uint32(c.vendor_part_id),
+		HardwareVer: uint32(c.hw_ver), Ports: int(c.ports), MaxMRSize: uint64(c.max_mr_size), MaxMR: int(c.max_mr),
+		MaxMW: int(c.max_mw), MaxQP: int(c.max_qp), MaxCQ: int(c.max_cq), MaxCQE: int(c.max_cqe), MaxQPWR: int(c.max_qp_wr),
+		MaxSGE: int(c.max_sge), MaxSGERead: int(c.max_sge_rd),
 		MaxSRQ: int(c.max_srq), MaxSRQWR: int(c.max_srq_wr), MaxSRQSGE: int(c.max_srq_sge),
-		MaxQPRdAtom: int(c.max_qp_rd_atom), MaxQPInitAtom: int(c.max_qp_init_rd_atom),
-		MaxResRdAtom: int(c.max_res_rd_atom), MaxPKeys: int(c.max_pkeys), CompVectors: int(c.comp_vectors), Atomic: AtomicCap(c.atomic_cap),
-		LocalAckDelay:  int(c.local_ca_ack_delay),
-		MemoryWindow2:  c.cap_flags&(capMW2A|capMW2B) != 0,
-		RNRNakDisabled: c.cap_flags&capNoRNR == 0,
+		MaxQPRdAtom: int(c.max_qp_rd_atom), MaxQPInitAtom: int(c.max_qp_init_rd_atom), MaxResRdAtom: int(c.max_res_rd_atom),
+		CompVectors: int(c.comp_vectors), Atomic: AtomicCap(c.atomic_cap), LocalAckDelay: int(c.local_ca_ack_delay),
+		MemoryWindow2: c.cap_flags&(capMW2A|capMW2B) != 0,
 	}
 	return 0
 }
@@ -134,11 +129,6 @@ func rawQueryPKey(h handle, port, index int) (uint16, int) {
 	var pkey C.uint16_t
 	r := int(C.bw_query_pkey(h, C.int(port), C.int(index), &pkey))
 	return uint16(pkey), r
-}
-
-func rawQueryGID(h handle, port, index int) (g GID, r int) {
-	r = int(C.bw_query_gid(h, C.int(port), C.int(index), (*C.uint8_t)(unsafe.Pointer(&g))))
-	return g, r
 }
 
 func rawQueryGIDs(h handle) ([]GIDEntry, int) {
@@ -172,13 +162,6 @@ func rawDeallocPD(pd handle) int { return int(C.bw_dealloc_pd(pd)) }
 func rawRegMR(pd handle, addr, length, iova uint64, access Access) (rawKeys, int) {
 	var mr C.struct_bw_mr
 	r := int(C.bw_reg_mr(pd, C.uint64_t(addr), C.uint64_t(length), C.uint64_t(iova), C.uint32_t(access), &mr))
-	return rawKeys{mr.mr, uint32(mr.lkey), uint32(mr.rkey)}, r
-}
-
-func rawRegDmabufMR(pd handle, offset, length, iova uint64, fd int, access Access) (rawKeys, int) {
-	var mr C.struct_bw_mr
-	r := int(C.bw_reg_dmabuf_mr(pd, C.uint64_t(offset), C.uint64_t(length), C.uint64_t(iova), C.int(fd),
-		C.uint32_t(access), &mr))
 	return rawKeys{mr.mr, uint32(mr.lkey), uint32(mr.rkey)}, r
 }
 
@@ -254,9 +237,6 @@ func rawCreateQP(pd, scq, rcq, srq handle, init *QPInit) (q, key handle, num uin
 		max_send_wr: C.uint32_t(init.MaxSendWR), max_recv_wr: C.uint32_t(init.MaxRecvWR),
 		max_send_sge: C.uint32_t(init.MaxSendSGE), max_recv_sge: C.uint32_t(init.MaxRecvSGE),
 		max_inline: C.uint32_t(init.MaxInline), tag: C.uint32_t(init.Tag),
-	}
-	if init.SignalAll {
-		c.sig_all = 1
 	}
 	var qp *C.struct_bw_qp
 	var qpn C.uint32_t

@@ -25,7 +25,6 @@ func rawClose(handle) int                                                  { ret
 func rawQueryDevice(handle, *DeviceAttr) int                               { return no }
 func rawQueryPort(handle, int, *PortAttr) int                              { return no }
 func rawQueryPKey(handle, int, int) (uint16, int)                          { return 0, no }
-func rawQueryGID(handle, int, int) (g GID, r int)                          { return g, no }
 func rawQueryGIDs(handle) ([]GIDEntry, int)                                { return nil, no }
 func rawAsyncEvent(handle) (t EventType, port int, h handle, r int)        { return t, 0, nil, no }
 func rawAllocPD(handle) (handle, int)                                      { return nil, no }
@@ -67,8 +66,6 @@ func rawCMDisconnect(handle) int                                           { ret
 func rawCMInitQP(handle, QPState, *qpAttr) int                             { return no }
 func rawCMInfo(handle, *CMInfo) int                                        { return no }
 func rawCMSetTOS(handle, uint8) int                                        { return no }
-
-func rawRegDmabufMR(handle, uint64, uint64, uint64, int, Access) (k rawKeys, r int) { return k, no }
 
 func rawCreateQP(_, _, _, _ handle, _ *QPInit) (q, key handle, n uint32, c QPCaps, r int) {
 	return nil, nil, 0, c, no

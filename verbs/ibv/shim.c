@@ -19,8 +19,6 @@ int bw_devices(struct bw_device *devs, int max)
 	for (i = 0; i < n && i < max; i++) {
 		memset(&devs[i], 0, sizeof(devs[i]));
 		strncpy(devs[i].name, bw_verbs.ibv_get_device_name(list[i]), sizeof(devs[i].name) - 1);
-		devs[i].guid = be64toh(bw_verbs.ibv_get_device_guid(list[i]));
-		devs[i].node_type = list[i]->node_type;
 		devs[i].transport = list[i]->transport_type;
 	}
 	bw_verbs.ibv_free_device_list(list);
@@ -66,10 +64,7 @@ int bw_query_device(void *ctx, struct bw_device_attr *to)
 	if (r)
 		return r;
 	*to = (struct bw_device_attr){
-		.node_guid = be64toh(a.node_guid),
-		.sys_image_guid = be64toh(a.sys_image_guid),
 		.max_mr_size = a.max_mr_size,
-		.page_size_cap = a.page_size_cap,
 		.vendor_id = a.vendor_id,
 		.vendor_part_id = a.vendor_part_id,
 		.hw_ver = a.hw_ver,
@@ -82,7 +77,6 @@ int bw_query_device(void *ctx, struct bw_device_attr *to)
 		.max_cq = a.max_cq,
 		.max_cqe = a.max_cqe,
 		.max_mr = a.max_mr,
-		.max_pd = a.max_pd,
 		.max_mw = a.max_mw,
 		.max_qp_rd_atom = a.max_qp_rd_atom,
 		.max_qp_init_rd_atom = a.max_qp_init_rd_atom,
@@ -90,7 +84,6 @@ int bw_query_device(void *ctx, struct bw_device_attr *to)
 		.max_srq = a.max_srq,
 		.max_srq_wr = a.max_srq_wr,
 		.max_srq_sge = a.max_srq_sge,
-		.max_pkeys = a.max_pkeys,
 		.ports = a.phys_port_cnt,
 		.local_ca_ack_delay = a.local_ca_ack_delay,
 		.comp_vectors = ((struct ibv_context *)ctx)->num_comp_vectors,
@@ -153,23 +146,10 @@ int bw_query_port(void *ctx, int port, struct bw_port_attr *to)
 	return 0;
 }
 
-int bw_query_gid(void *ctx, int port, int index, uint8_t *raw)
-{
-	union ibv_gid gid;
-	int r = bw_ret(bw_verbs.ibv_query_gid(ctx, port, index, &gid));
-
-	if (r == 0)
-		memcpy(raw, gid.raw, sizeof(gid.raw));
-	return r;
-}
-
 int bw_query_gids(void *ctx, struct bw_gid *gids, int max)
 {
-	ssize_t n;
+	ssize_t n = bw_verbs._ibv_query_gid_table(ctx, gids, max, 0, sizeof(*gids));
 
-	if (!bw_verbs.query_gid_table)
-		return -ENOSYS;
-	n = bw_verbs.query_gid_table(ctx, gids, max, 0, sizeof(*gids));
 	return n < 0 ? bw_ret(n) : n;
 }
 
@@ -238,34 +218,16 @@ int bw_dealloc_pd(void *pd)
 	return bw_ret(bw_verbs.ibv_dealloc_pd(pd));
 }
 
-static int bw_keys(struct ibv_mr *from, struct bw_mr *mr)
-{
-	if (!from)
-		return bw_errno();
-	*mr = (struct bw_mr){ from, from->lkey, from->rkey };
-	return 0;
-}
-
 int bw_reg_mr(void *pd, uint64_t addr, uint64_t length, uint64_t iova, uint32_t access, struct bw_mr *mr)
 {
-	void *p = (void *)(uintptr_t)addr;
+	struct ibv_mr *m;
 
 	errno = 0;
-	if (bw_verbs.reg_mr_iova2)
-		return bw_keys(bw_verbs.reg_mr_iova2(pd, p, length, iova, access), mr);
-	/* A library without it knows neither the optional rights, which it may ignore, nor another address. */
-	if (iova != addr)
-		return -EOPNOTSUPP;
-	return bw_keys((bw_verbs.ibv_reg_mr)(pd, p, length, access & ~IBV_ACCESS_OPTIONAL_RANGE), mr);
-}
-
-int bw_reg_dmabuf_mr(void *pd, uint64_t offset, uint64_t length, uint64_t iova, int fd, uint32_t access,
-		     struct bw_mr *mr)
-{
-	if (!bw_verbs.reg_dmabuf_mr)
-		return -EOPNOTSUPP;
-	errno = 0;
-	return bw_keys(bw_verbs.reg_dmabuf_mr(pd, offset, length, iova, fd, access), mr);
+	m = bw_verbs.ibv_reg_mr_iova2(pd, (void *)(uintptr_t)addr, length, iova, access);
+	if (!m)
+		return bw_errno();
+	*mr = (struct bw_mr){ m, m->lkey, m->rkey };
+	return 0;
 }
 
 int bw_dereg_mr(void *mr)

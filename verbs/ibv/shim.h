@@ -82,20 +82,17 @@ struct bw_wc {
 
 struct bw_device {
 	char name[64];
-	uint64_t guid;
-	int32_t node_type;
 	int32_t transport;
 };
 
 struct bw_device_attr {
 	char fw_ver[64];
-	uint64_t node_guid, sys_image_guid;
-	uint64_t max_mr_size, page_size_cap;
+	uint64_t max_mr_size;
 	uint32_t vendor_id, vendor_part_id, hw_ver, cap_flags, atomic_cap;
-	int32_t max_qp, max_qp_wr, max_sge, max_sge_rd, max_cq, max_cqe, max_mr, max_pd, max_mw;
+	int32_t max_qp, max_qp_wr, max_sge, max_sge_rd, max_cq, max_cqe, max_mr, max_mw;
 	int32_t max_qp_rd_atom, max_qp_init_rd_atom, max_res_rd_atom;
 	int32_t max_srq, max_srq_wr, max_srq_sge;
-	int32_t max_pkeys, ports, local_ca_ack_delay, comp_vectors;
+	int32_t ports, local_ca_ack_delay, comp_vectors;
 };
 
 struct bw_port_attr {
@@ -123,7 +120,7 @@ struct bw_event {
 
 struct bw_qp_init {
 	uint32_t max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline;
-	uint32_t sig_all, tag;
+	uint32_t tag;
 };
 
 /* Path and attributes of every state step; mask says which ones count. */
@@ -165,15 +162,12 @@ BW_FN int bw_open(const char *name, void **ctx, int *async_fd);
 BW_FN int bw_close(void *ctx);
 BW_FN int bw_query_device(void *ctx, struct bw_device_attr *attr);
 BW_FN int bw_query_port(void *ctx, int port, struct bw_port_attr *attr);
-BW_FN int bw_query_gid(void *ctx, int port, int index, uint8_t *raw);
 BW_FN int bw_query_gids(void *ctx, struct bw_gid *gids, int max);
 BW_FN int bw_query_pkey(void *ctx, int port, int index, uint16_t *pkey);
 BW_FN int bw_get_async_event(void *ctx, struct bw_event *ev);
 BW_FN int bw_alloc_pd(void *ctx, void **pd);
 BW_FN int bw_dealloc_pd(void *pd);
 BW_FN int bw_reg_mr(void *pd, uint64_t addr, uint64_t length, uint64_t iova, uint32_t access, struct bw_mr *mr);
-BW_FN int bw_reg_dmabuf_mr(void *pd, uint64_t offset, uint64_t length, uint64_t iova, int fd, uint32_t access,
-			   struct bw_mr *mr);
 BW_FN int bw_dereg_mr(void *mr);
 BW_FN int bw_alloc_mw(void *pd, struct bw_mr *mw);
 BW_FN int bw_dealloc_mw(void *mw);

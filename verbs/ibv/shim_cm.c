@@ -153,12 +153,10 @@ int bw_cm_accept(void *id, const struct bw_cm_param *param)
 
 int bw_cm_establish(void *id)
 {
-	if (!bw_cm.establish)
-		return -ENOSYS;
 	if (!bw_cm_bound(id))
 		return -ENOTCONN;
 	errno = 0;
-	return bw_cm_ret(bw_cm.establish(id));
+	return bw_cm_ret(bw_cm.rdma_establish(id));
 }
 
 int bw_cm_reject(void *id, const void *data, int len)

@@ -41,7 +41,7 @@ static void bw_note_sent(struct bw_qp *qp, uint32_t at, uint64_t wr_id, uint32_t
 	struct bw_sent *s = &qp->sent[at & qp->sent_mask];
 
 	s->wr_id = wr_id;
-	s->signaled = qp->sig_all | (flags & IBV_SEND_SIGNALED);
+	s->signaled = flags & IBV_SEND_SIGNALED;
 }
 
 /* How many of the chain's requests come before bad; at most n. */

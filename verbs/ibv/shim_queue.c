@@ -215,7 +215,6 @@ int bw_create_qp(void *pd, struct bw_cq *scq, struct bw_cq *rcq, struct bw_srq *
 		.srq = srq ? srq->srq : NULL,
 		.cap = { init->max_send_wr, init->max_recv_wr, init->max_send_sge, init->max_recv_sge, init->max_inline },
 		.qp_type = IBV_QPT_RC,
-		.sq_sig_all = init->sig_all,
 	};
 	uint32_t sent = 1;
 	struct bw_qp *q;
@@ -224,7 +223,7 @@ int bw_create_qp(void *pd, struct bw_cq *scq, struct bw_cq *rcq, struct bw_srq *
 	q = calloc(1, sizeof(*q));
 	if (!q)
 		return r;
-	*q = (struct bw_qp){ .scq = scq, .rcq = rcq, .srq = srq, .tag = init->tag, .sig_all = init->sig_all,
+	*q = (struct bw_qp){ .scq = scq, .rcq = rcq, .srq = srq, .tag = init->tag,
 			     .send_max = init->max_send_wr, .recv_max = init->max_recv_wr };
 	while (sent < init->max_send_wr)
 		sent *= 2;

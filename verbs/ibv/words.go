@@ -180,24 +180,6 @@ func (a AtomicCap) String() string {
 	return word([]string{"none", "within the device", "global"}, "atomicity", a)
 }
 
-// NodeType is the kind of a device.
-type NodeType int32
-
-// Node types of devices that this package can use.
-const (
-	NodeCA   NodeType = 1 // InfiniBand or RoCE channel adapter
-	NodeRNIC NodeType = 4 // iWARP
-)
-
-// String returns the kind's name.
-func (n NodeType) String() string {
-	if n < 0 {
-		return "unknown"
-	}
-	return word([]string{"", "channel adapter", "switch", "router", "RNIC", "usNIC", "usNIC UDP", "unspecified"},
-		"node type", uint32(n))
-}
-
 // MTU is a path's maximum transfer unit, in the specification's code.
 type MTU uint32
 

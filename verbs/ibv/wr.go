@@ -303,12 +303,6 @@ func (c *SendChain) Len() int { return c.tail - c.head }
 // Len is how many receives wait to be posted.
 func (c *RecvChain) Len() int { return c.tail - c.head }
 
-// Free is how many more times Next can be called.
-func (c *SendChain) Free() int { return len(c.wrs) - c.tail }
-
-// Free is how many more times Next can be called.
-func (c *RecvChain) Free() int { return len(c.wrs) - c.tail }
-
 // Reset forgets what was not posted.
 func (c *SendChain) Reset() {
 	c.head, c.tail = 0, 0

@@ -17,8 +17,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#undef ibv_reg_mr
-
 struct profile {
 	const char *name;
 	int inline_refused;	/* create_qp fails above it */
@@ -258,17 +256,6 @@ struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *a)
 static int access_refused(int access)
 {
 	return ((access & IBV_ACCESS_MW_BIND) && !now->windows) || ((access & IBV_ACCESS_REMOTE_ATOMIC) && !now->atomics);
-}
-
-struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
-{
-	struct ibv_mr *(*f)(struct ibv_pd *, void *, size_t, int) = next("ibv_reg_mr");
-
-	if (access_refused(access)) {
-		errno = EINVAL;
-		return NULL;
-	}
-	return f(pd, addr, length, access);
 }
 
 struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access)
