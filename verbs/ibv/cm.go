@@ -2,10 +2,8 @@ package ibv
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -46,9 +44,9 @@ func NewCMChannel() (*CMChannel, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := ch.fd.init(fd, "rdma_cm events", ch.tryEvent); err != nil {
+	if err := ch.fd.init(&ch.object, fd, "get_cm_event", ch.tryEvent); err != nil {
 		_ = ch.Close()
-		return nil, &Error{Verb: "create_event_channel", Errno: errnoOf(err), Detail: "watch its events"}
+		return nil, err
 	}
 	return ch, nil
 }
@@ -197,25 +195,14 @@ func (id *CMID) Close() error {
 func (ch *CMChannel) Event(ctx context.Context) (*CMEvent, error) {
 	ch.fd.Lock()
 	defer ch.fd.Unlock()
-	r, err := ch.fd.next(ctx)
-	if err == nil && r < 0 {
-		err = fail("get_cm_event", ch.device, r, "")
-	}
-	if errors.Is(err, os.ErrClosed) {
-		err = closed("get_cm_event", &ch.object)
-	}
-	if err != nil {
+	if err := ch.fd.next(ctx); err != nil {
 		return nil, err
 	}
 	return ch.event, nil
 }
 
-// tryEvent reads an event into ch.event.
+// tryEvent reads an event into ch.event. The caller holds ch by use.
 func (ch *CMChannel) tryEvent() int {
-	if ch.use("get_cm_event") != nil {
-		return -int(syscall.EBADF)
-	}
-	defer ch.mu.RUnlock()
 	ev := &CMEvent{}
 	id, listen, r := rawCMEvent(ch.h, ev)
 	if r < 0 {

@@ -3,9 +3,7 @@ package ibv
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"os"
 	"runtime"
 	"sync"
 	"syscall"
@@ -19,13 +17,11 @@ type CompChannel struct {
 	c     *Context
 	fd    poller
 	event *CQ
-	ids   sync.Mutex
-	of    map[handle]*CQ
 }
 
 // CreateCompChannel makes a channel. Its file sits in Go's poller: waiting parks a goroutine, not a thread.
 func (c *Context) CreateCompChannel() (*CompChannel, error) {
-	ch := &CompChannel{c: c, of: map[handle]*CQ{}}
+	ch := &CompChannel{c: c}
 	ch.kind, ch.unblock = "completion channel", ch.fd.close
 	var fd int
 	err := ch.make("create_comp_channel", func() (h handle, r int) {
@@ -35,9 +31,9 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := ch.fd.init(fd, "completions of "+c.device, ch.tryEvent); err != nil {
+	if err := ch.fd.init(&ch.object, fd, "get_cq_event", ch.tryEvent); err != nil {
 		_ = ch.Close()
-		return nil, &Error{Verb: "create_comp_channel", Device: c.device, Errno: errnoOf(err), Detail: "watch its events"}
+		return nil, err
 	}
 	return ch, nil
 }
@@ -55,32 +51,19 @@ func (ch *CompChannel) Close() error {
 func (ch *CompChannel) Wait(ctx context.Context) (*CQ, error) {
 	ch.fd.Lock()
 	defer ch.fd.Unlock()
-	r, err := ch.fd.next(ctx)
-	if err == nil && r < 0 {
-		err = fail("get_cq_event", ch.device, r, "")
-	}
-	if errors.Is(err, os.ErrClosed) {
-		err = closed("get_cq_event", &ch.object)
-	}
-	if err != nil {
+	if err := ch.fd.next(ctx); err != nil {
 		return nil, err
 	}
 	return ch.event, nil
 }
 
-// tryEvent reads an event into ch.event.
+// tryEvent reads an event into ch.event. The caller holds ch by use.
 func (ch *CompChannel) tryEvent() int {
-	if ch.use("get_cq_event") != nil {
-		return -int(syscall.EBADF)
-	}
-	defer ch.mu.RUnlock()
 	key, r := rawCQEvent(ch.h)
 	if r < 0 {
 		return r
 	}
-	ch.ids.Lock()
-	ch.event = ch.of[key]
-	ch.ids.Unlock()
+	ch.event, _ = ch.c.find(key).(*CQ)
 	return 0
 }
 
@@ -91,10 +74,9 @@ func (ch *CompChannel) SetDeadline(t time.Time) error { return ch.fd.file.SetRea
 // CQ is a completion queue.
 type CQ struct {
 	object
-	c       *Context
-	channel *CompChannel
-	q       handle // of the shim; valid while cq is reachable
-	key     handle // the library's name for it
+	c   *Context
+	q   handle // of the shim; valid while cq is reachable
+	key handle // the library's name for it
 
 	size   sync.Mutex
 	cqe    int
@@ -109,7 +91,7 @@ func (c *Context) CreateCQ(cqe int, channel *CompChannel, vector int) (*CQ, erro
 	if cqe < 1 || cqe > c.attr.MaxCQE {
 		return nil, invalid("create_cq", c.device, "%d entries; the device has 1 to %d", cqe, c.attr.MaxCQE)
 	}
-	cq := &CQ{c: c, channel: channel}
+	cq := &CQ{c: c}
 	cq.kind = "completion queue"
 	parents := []*object{&c.object}
 	if channel != nil {
@@ -132,27 +114,15 @@ func (c *Context) CreateCQ(cqe int, channel *CompChannel, vector int) (*CQ, erro
 	}
 	runtime.AddCleanup(cq, rawFree, cq.q)
 	c.remember(cq.key, cq)
-	if channel != nil {
-		channel.ids.Lock()
-		channel.of[cq.key] = cq
-		channel.ids.Unlock()
-	}
 	cq.label = func() string { return fmt.Sprintf("of %d", cq.cqe) }
-	c.track(cq)
 	return cq, nil
 }
 
 // Close frees the queue. While queue pairs use it, Close fails with EBUSY and names them.
 func (cq *CQ) Close() error {
 	return cq.close("destroy_cq", func() int {
-		cq.c.forget(cq.key)
-		if cq.channel != nil {
-			cq.channel.ids.Lock()
-			delete(cq.channel.of, cq.key)
-			cq.channel.ids.Unlock()
-		}
 		r := rawDestroyCQ(cq.q)
-		cq.c.untrack(cq)
+		cq.c.forget(cq.key, cq) // after it, because an SRQ that closes meanwhile must find the queue
 		return r
 	})
 }

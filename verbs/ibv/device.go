@@ -3,7 +3,6 @@ package ibv
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -60,7 +59,6 @@ type Context struct {
 
 	ids sync.Mutex
 	of  map[handle]any // *QP, *CQ and *SRQ by what the library calls them in events
-	cqs map[*CQ]struct{}
 }
 
 // Open opens a device by name. It fails with [ErrUnavailable], with ENODEV and the existing names if there is no device
@@ -70,7 +68,7 @@ func Open(name string) (*Context, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Context{of: map[handle]any{}, cqs: map[*CQ]struct{}{}}
+	c := &Context{of: map[handle]any{}}
 	c.kind, c.device, c.unblock = "device", name, c.fd.close
 	c.iwarp = slices.ContainsFunc(devs, func(d DeviceInfo) bool { return d.Name == name && d.IWARP })
 	var fd int
@@ -88,9 +86,9 @@ func Open(name string) (*Context, error) {
 		_ = c.Close()
 		return nil, fail("query_device", name, r, "")
 	}
-	if err := c.fd.init(fd, "async events of "+name, c.tryEvent); err != nil {
+	if err := c.fd.init(&c.object, fd, "get_async_event", c.tryEvent); err != nil {
 		_ = c.Close()
-		return nil, &Error{Verb: "open_device", Device: name, Errno: errnoOf(err), Detail: "watch its events"}
+		return nil, err
 	}
 	return c, nil
 }
@@ -236,29 +234,30 @@ func (c *Context) remember(key handle, o any) {
 	c.ids.Unlock()
 }
 
-func (c *Context) forget(key handle) {
+// forget removes o, unless the library has given its key to a newer object.
+func (c *Context) forget(key handle, o any) {
 	c.ids.Lock()
-	delete(c.of, key)
+	if c.of[key] == o {
+		delete(c.of, key)
+	}
 	c.ids.Unlock()
 }
 
-// track lets a closing SRQ find the CQs that may refer to it.
-func (c *Context) track(cq *CQ) {
-	c.ids.Lock()
-	c.cqs[cq] = struct{}{}
-	c.ids.Unlock()
-}
-
-func (c *Context) untrack(cq *CQ) {
-	c.ids.Lock()
-	delete(c.cqs, cq)
-	c.ids.Unlock()
-}
-
-func (c *Context) tracked() []*CQ {
+func (c *Context) find(key handle) any {
 	c.ids.Lock()
 	defer c.ids.Unlock()
-	return slices.Collect(maps.Keys(c.cqs))
+	return c.of[key]
+}
+
+// dropSRQ makes the CQs, which may refer to a closing SRQ, forget it.
+func (c *Context) dropSRQ(srq handle) {
+	c.ids.Lock()
+	defer c.ids.Unlock()
+	for _, o := range c.of {
+		if cq, ok := o.(*CQ); ok {
+			rawDropSRQ(cq.q, srq)
+		}
+	}
 }
 
 // zone returns the number of a network interface, given by name or number.

@@ -13,30 +13,36 @@ import (
 // a goroutine and not a thread. It holds a duplicate of the library's fd.
 type poller struct {
 	sync.Mutex // one waiter at a time
+	of         *object
+	verb       string
 	file       *os.File
 	raw        syscall.RawConn
 	ready      func(uintptr) bool
 	result     int
 }
 
-// init watches fd. try reads an event without blocking; it returns -EAGAIN while there is none.
-func (p *poller) init(fd int, name string, try func() int) error {
+// init watches fd of o. try reads an event without blocking, by verb; it returns -EAGAIN while there is none.
+func (p *poller) init(o *object, fd int, verb string, try func() int) error {
+	p.of, p.verb = o, verb
 	dup, err := duplicate(fd)
-	if err != nil {
-		return err
+	if err == nil {
+		p.file = os.NewFile(dup, o.kind+" of "+o.device)
+		p.raw, err = p.file.SyscallConn()
 	}
-	p.file = os.NewFile(dup, name)
-	raw, err := p.file.SyscallConn()
 	if err == nil {
 		err = p.file.SetReadDeadline(time.Time{}) // fails if it is not in the poller
 	}
 	if err != nil {
-		p.file.Close()
-		return err
+		e := &Error{Verb: verb, Device: o.device, Detail: "watch its events"}
+		errors.As(err, &e.Errno)
+		return e
 	}
-	p.raw = raw
 	p.ready = func(uintptr) bool {
-		p.result = try()
+		p.result = -int(syscall.EBADF)
+		if o.use(verb) == nil {
+			p.result = try()
+			o.mu.RUnlock()
+		}
 		return p.result != -int(syscall.EAGAIN)
 	}
 	return nil
@@ -49,24 +55,26 @@ func (p *poller) close() {
 	}
 }
 
-// next calls try until it does not return -EAGAIN, and returns its result. It gives up with the context's error,
-// os.ErrDeadlineExceeded or os.ErrClosed. The caller holds the lock.
-func (p *poller) next(ctx context.Context) (int, error) {
+// next calls try until it has read an event. It gives up with the context's error, os.ErrDeadlineExceeded or
+// os.ErrClosed. The caller holds the lock.
+func (p *poller) next(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
-		return 0, err
+		return err
 	}
 	if ctx.Done() != nil {
 		defer p.watch(ctx)()
 	}
 	switch err := p.raw.Read(p.ready); {
-	case err == nil:
-		return p.result, nil
+	case err == nil && p.result >= 0:
+		return nil
+	case err == nil && p.result != -int(syscall.EBADF):
+		return fail(p.verb, p.of.device, p.result, "")
 	case ctx.Err() != nil:
-		return 0, ctx.Err()
+		return ctx.Err()
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return 0, err
+		return err
 	}
-	return 0, os.ErrClosed // the only other error, which os does not export
+	return closed(p.verb, p.of) // the only other error of Read, which os does not export
 }
 
 // watch ends the wait when ctx ends, until the function that it returns is called.
@@ -82,12 +90,6 @@ func (p *poller) watch(ctx context.Context) func() {
 			_ = p.file.SetReadDeadline(time.Time{})
 		}
 	}
-}
-
-func errnoOf(err error) syscall.Errno {
-	var errno syscall.Errno
-	errors.As(err, &errno)
-	return errno
 }
 
 // EventType is the kind of an asynchronous event.
@@ -156,33 +158,20 @@ type AsyncEvent struct {
 func (c *Context) GetAsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	c.fd.Lock()
 	defer c.fd.Unlock()
-	r, err := c.fd.next(ctx)
-	if err == nil && r < 0 {
-		err = fail("get_async_event", c.device, r, "")
-	}
-	if errors.Is(err, os.ErrClosed) {
-		err = closed("get_async_event", &c.object)
-	}
-	if err != nil {
+	if err := c.fd.next(ctx); err != nil {
 		return AsyncEvent{}, err
 	}
 	return c.event, nil
 }
 
-// tryEvent reads an event into c.event.
+// tryEvent reads an event into c.event. The caller holds c by use.
 func (c *Context) tryEvent() int {
-	if c.use("get_async_event") != nil {
-		return -int(syscall.EBADF)
-	}
-	defer c.mu.RUnlock()
 	typ, port, key, r := rawAsyncEvent(c.h)
 	if r < 0 {
 		return r
 	}
 	c.event = AsyncEvent{Type: typ, Port: port}
-	c.ids.Lock()
-	defer c.ids.Unlock()
-	switch o := c.of[key].(type) {
+	switch o := c.find(key).(type) {
 	case *QP:
 		c.event.QP = o
 	case *CQ:

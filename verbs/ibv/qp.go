@@ -188,7 +188,7 @@ func (cq *CQ) unreserve(n int, srq *SRQ) {
 // be polled. The memory of the requests belongs to the caller again.
 func (qp *QP) Close() error {
 	return qp.close("destroy_qp", func() int {
-		qp.pd.c.forget(qp.key)
+		qp.pd.c.forget(qp.key, qp)
 		r := rawDestroyQP(qp.q)
 		if r >= 0 || r == -int(syscall.EIO) || r == -int(syscall.ENODEV) {
 			qp.release()

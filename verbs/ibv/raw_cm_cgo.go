@@ -24,12 +24,12 @@ func rawCMEvent(ch handle, ev *CMEvent) (id, listen handle, r int) {
 	if r = int(C.bw_cm_get_event(ch, &c)); r < 0 {
 		return nil, nil, r
 	}
-	*ev = CMEvent{Type: CMEventType(c._type), Status: int(c.status), QPN: uint32(c.qpn),
-		Param: CMParam{
-			ResponderResources: int(c.responder_resources), InitiatorDepth: int(c.initiator_depth),
-			RetryCount: int(c.retry_count), RNRRetryCount: int(c.rnr_retry_count),
-			Data: C.GoBytes(unsafe.Pointer(&c.data[0]), C.int(c.data_len)),
-		}}
+	p := &c.param
+	*ev = CMEvent{Type: CMEventType(c._type), Status: int(c.status), QPN: uint32(p.qpn), Param: CMParam{
+		ResponderResources: int(p.responder_resources), InitiatorDepth: int(p.initiator_depth),
+		RetryCount: int(p.retry_count), RNRRetryCount: int(p.rnr_retry_count),
+		Data: C.GoBytes(unsafe.Pointer(&p.data[0]), C.int(p.data_len)),
+	}}
 	return c.id, c.listen_id, 0
 }
 
@@ -55,7 +55,7 @@ func rawCMListen(id handle, backlog int) int  { return int(C.bw_cm_listen(id, C.
 func cmParam(p *CMParam, qpn uint32, srq bool) (c C.struct_bw_cm_param) {
 	c = C.struct_bw_cm_param{
 		data_len: C.uint32_t(len(p.Data)), responder_resources: C.uint32_t(p.ResponderResources),
-		initiator_depth: C.uint32_t(p.InitiatorDepth), flow_control: 1, retry_count: C.uint32_t(p.RetryCount),
+		initiator_depth: C.uint32_t(p.InitiatorDepth), retry_count: C.uint32_t(p.RetryCount),
 		rnr_retry_count: C.uint32_t(p.RNRRetryCount), qpn: C.uint32_t(qpn),
 	}
 	if srq {

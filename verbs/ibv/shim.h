@@ -197,19 +197,17 @@ BW_FN int bw_poll(uint64_t cq, struct bw_wc *wc, int n);
 BW_FN void bw_progress(struct bw_work *w, struct bw_wc *wc);
 
 /* shim_cm.c */
-struct bw_cm_event {
-	void *id, *listen_id;
-	uint32_t type;
-	int32_t status;
-	uint32_t responder_resources, initiator_depth, retry_count, rnr_retry_count, qpn;
+struct bw_cm_param {
+	uint32_t responder_resources, initiator_depth, retry_count, rnr_retry_count, srq, qpn;
 	uint32_t data_len;
 	uint8_t data[BW_CM_DATA];
 };
 
-struct bw_cm_param {
-	uint32_t data_len;
-	uint32_t responder_resources, initiator_depth, flow_control, retry_count, rnr_retry_count, srq, qpn;
-	uint8_t data[BW_CM_DATA];
+struct bw_cm_event {
+	void *id, *listen_id;
+	uint32_t type;
+	int32_t status;
+	struct bw_cm_param param;
 };
 
 BW_FN int bw_cm_channel(void **ch, int *fd);

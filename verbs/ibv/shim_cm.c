@@ -6,16 +6,11 @@
 
 #include <string.h>
 
-static int bw_cm_ret(int r)
-{
-	return r ? bw_errno() : 0;
-}
+/* The result of a call: 0 or -errno. */
+#define bw_cm_ret(call) (errno = 0, (call) ? bw_errno() : 0)
 
-/* The library follows its device pointer without a look at it. */
-static int bw_cm_bound(const struct rdma_cm_id *id)
-{
-	return id->verbs != NULL;
-}
+/* The same for an id that needs a device, whose pointer the library follows without a look at it. */
+#define bw_cm_bound(id, call) (((struct rdma_cm_id *)(id))->verbs ? bw_cm_ret(call) : -ENOTCONN)
 
 int bw_cm_channel(void **ch, int *fd)
 {
@@ -39,11 +34,13 @@ int bw_cm_destroy_channel(void *ch)
 /* Acknowledged at once: destroying an id waits for its events. */
 int bw_cm_get_event(void *ch, struct bw_cm_event *to)
 {
+	const struct rdma_conn_param *c;
 	struct rdma_cm_event *e;
 
 	errno = 0;
 	if (bw_cm.rdma_get_cm_event(ch, &e))
 		return bw_errno();
+	c = &e->param.conn;
 	*to = (struct bw_cm_event){
 		.id = e->id,
 		.listen_id = e->listen_id,
@@ -56,15 +53,15 @@ int bw_cm_get_event(void *ch, struct bw_cm_event *to)
 	case RDMA_CM_EVENT_ESTABLISHED:
 	case RDMA_CM_EVENT_REJECTED:
 	case RDMA_CM_EVENT_DISCONNECTED:
-		to->responder_resources = e->param.conn.responder_resources;
-		to->initiator_depth = e->param.conn.initiator_depth;
-		to->retry_count = e->param.conn.retry_count;
-		to->rnr_retry_count = e->param.conn.rnr_retry_count;
-		to->qpn = e->param.conn.qp_num;
-		if (e->param.conn.private_data) {
-			to->data_len = e->param.conn.private_data_len;
-			memcpy(to->data, e->param.conn.private_data, to->data_len);
-		}
+		to->param = (struct bw_cm_param){
+			.responder_resources = c->responder_resources,
+			.initiator_depth = c->initiator_depth,
+			.retry_count = c->retry_count,
+			.rnr_retry_count = c->rnr_retry_count,
+			.qpn = c->qp_num,
+			.data_len = c->private_data ? c->private_data_len : 0,
+		};
+		memcpy(to->param.data, c->private_data ? c->private_data : "", to->param.data_len);
 		break;
 	default:
 		break;
@@ -86,33 +83,26 @@ int bw_cm_create_id(void *ch, void **id)
 
 int bw_cm_destroy_id(void *id)
 {
-	errno = 0;
 	return bw_cm_ret(bw_cm.rdma_destroy_id(id));
 }
 
 int bw_cm_bind(void *id, const void *addr)
 {
-	errno = 0;
 	return bw_cm_ret(bw_cm.rdma_bind_addr(id, (struct sockaddr *)addr));
 }
 
 int bw_cm_resolve_addr(void *id, const void *src, const void *dst, int ms)
 {
-	errno = 0;
 	return bw_cm_ret(bw_cm.rdma_resolve_addr(id, (struct sockaddr *)src, (struct sockaddr *)dst, ms));
 }
 
 int bw_cm_resolve_route(void *id, int ms)
 {
-	if (!bw_cm_bound(id))
-		return -ENOTCONN;
-	errno = 0;
-	return bw_cm_ret(bw_cm.rdma_resolve_route(id, ms));
+	return bw_cm_bound(id, bw_cm.rdma_resolve_route(id, ms));
 }
 
 int bw_cm_listen(void *id, int backlog)
 {
-	errno = 0;
 	return bw_cm_ret(bw_cm.rdma_listen(id, backlog));
 }
 
@@ -123,7 +113,7 @@ static struct rdma_conn_param bw_conn_param(const struct bw_cm_param *p)
 		.private_data_len = p->data_len,
 		.responder_resources = p->responder_resources,
 		.initiator_depth = p->initiator_depth,
-		.flow_control = p->flow_control,
+		.flow_control = 1,
 		.retry_count = p->retry_count,
 		.rnr_retry_count = p->rnr_retry_count,
 		.srq = p->srq,
@@ -135,44 +125,29 @@ int bw_cm_connect(void *id, const struct bw_cm_param *param)
 {
 	struct rdma_conn_param p = bw_conn_param(param);
 
-	if (!bw_cm_bound(id))
-		return -ENOTCONN;
-	errno = 0;
-	return bw_cm_ret(bw_cm.rdma_connect(id, &p));
+	return bw_cm_bound(id, bw_cm.rdma_connect(id, &p));
 }
 
 int bw_cm_accept(void *id, const struct bw_cm_param *param)
 {
 	struct rdma_conn_param p = bw_conn_param(param);
 
-	if (!bw_cm_bound(id))
-		return -ENOTCONN;
-	errno = 0;
-	return bw_cm_ret(bw_cm.rdma_accept(id, &p));
+	return bw_cm_bound(id, bw_cm.rdma_accept(id, &p));
 }
 
 int bw_cm_establish(void *id)
 {
-	if (!bw_cm_bound(id))
-		return -ENOTCONN;
-	errno = 0;
-	return bw_cm_ret(bw_cm.rdma_establish(id));
+	return bw_cm_bound(id, bw_cm.rdma_establish(id));
 }
 
 int bw_cm_reject(void *id, const void *data, int len)
 {
-	if (!bw_cm_bound(id))
-		return -ENOTCONN;
-	errno = 0;
-	return bw_cm_ret(bw_cm.rdma_reject(id, data, len));
+	return bw_cm_bound(id, bw_cm.rdma_reject(id, data, len));
 }
 
 int bw_cm_disconnect(void *id)
 {
-	if (!bw_cm_bound(id))
-		return -ENOTCONN;
-	errno = 0;
-	return bw_cm_ret(bw_cm.rdma_disconnect(id));
+	return bw_cm_bound(id, bw_cm.rdma_disconnect(id));
 }
 
 int bw_cm_init_qp(void *id, int state, struct bw_qp_attr *to)
@@ -180,10 +155,7 @@ int bw_cm_init_qp(void *id, int state, struct bw_qp_attr *to)
 	struct ibv_qp_attr a = { .qp_state = state };
 	int r, mask = 0;
 
-	if (!bw_cm_bound(id))
-		return -ENOTCONN;
-	errno = 0;
-	r = bw_cm_ret(bw_cm.rdma_init_qp_attr(id, &a, &mask));
+	r = bw_cm_bound(id, bw_cm.rdma_init_qp_attr(id, &a, &mask));
 	if (r)
 		return r;
 	*to = (struct bw_qp_attr){
@@ -238,7 +210,6 @@ int bw_cm_info(void *id, char *dev, size_t size, int *port, void *local, void *p
 
 int bw_cm_set_tos(void *id, uint8_t tos)
 {
-	errno = 0;
 	return bw_cm_ret(bw_cm.rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, sizeof(tos)));
 }
 

@@ -44,23 +44,12 @@ static void bw_note_sent(struct bw_qp *qp, uint32_t at, uint64_t wr_id, uint32_t
 	s->signaled = flags & IBV_SEND_SIGNALED;
 }
 
-/* How many of the chain's requests come before bad; at most n. */
-static uint32_t bw_before(const struct bw_send_wr *wr, uint32_t n, const struct ibv_send_wr *bad)
+/* How many of a chain's n requests, each of that size, come before bad; all if bad is none of them. */
+static uint32_t bw_before(const void *wr, size_t size, uint32_t n, const void *bad)
 {
-	uint32_t i;
+	uintptr_t i = ((uintptr_t)bad - (uintptr_t)wr) / size;
 
-	for (i = 0; i < n && (const void *)&wr[i] != (const void *)bad; i++)
-		;
-	return i;
-}
-
-static uint32_t bw_recv_before(const struct bw_recv_wr *wr, uint32_t n, const struct ibv_recv_wr *bad)
-{
-	uint32_t i;
-
-	for (i = 0; i < n && (const void *)&wr[i] != (const void *)bad; i++)
-		;
-	return i;
+	return i < n ? i : n;
 }
 
 /* The caller holds send_lock. What is posted is noted first, since its completion may be polled before this returns. */
@@ -78,7 +67,7 @@ static int bw_send(struct bw_qp *qp, struct bw_send_wr *wr, uint32_t n, uint32_t
 		bw_note_sent(qp, posted + i, wr[i].wr_id, wr[i].send_flags);
 	__atomic_store_n(&qp->send_posted, posted + n, __ATOMIC_RELEASE);
 	r = bw_ret(ibv_post_send(qp->qp, (struct ibv_send_wr *)wr, &bad));
-	*done = r ? bw_before(wr, n, bad) : n;
+	*done = r ? bw_before(wr, sizeof(*wr), n, bad) : n;
 	if (r)
 		__atomic_store_n(&qp->send_posted, posted + *done, __ATOMIC_RELEASE);
 	return r;
@@ -106,7 +95,7 @@ static int bw_post_recv(struct bw_qp *qp, struct bw_recv_wr *wr, uint32_t n, uin
 	if (qp->recv_posted - __atomic_load_n(&qp->recv_retired, __ATOMIC_ACQUIRE) + n > qp->recv_max)
 		goto unlock;
 	r = bw_ret(ibv_post_recv(qp->qp, (struct ibv_recv_wr *)wr, &bad));
-	*done = r ? bw_recv_before(wr, n, bad) : n;
+	*done = r ? bw_before(wr, sizeof(*wr), n, bad) : n;
 	qp->recv_posted += *done;
 unlock:
 	bw_unlock(&qp->recv_lock);
@@ -125,7 +114,7 @@ static int bw_post_srq_recv(struct bw_srq *srq, struct bw_recv_wr *wr, uint32_t 
 	if (srq->posted - __atomic_load_n(&srq->retired, __ATOMIC_ACQUIRE) + n > srq->max)
 		goto unlock;
 	r = bw_ret(ibv_post_srq_recv(srq->srq, (struct ibv_recv_wr *)wr, &bad));
-	*done = r ? bw_recv_before(wr, n, bad) : n;
+	*done = r ? bw_before(wr, sizeof(*wr), n, bad) : n;
 	srq->posted += *done;
 unlock:
 	bw_unlock(&srq->lock);

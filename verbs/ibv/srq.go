@@ -45,10 +45,8 @@ func (pd *PD) CreateSRQ(maxWR, maxSGE int) (*SRQ, error) {
 // Close frees the queue and drops its receives. It fails with EBUSY, and names them, while queue pairs use it.
 func (srq *SRQ) Close() error {
 	return srq.close("destroy_srq", func() int {
-		srq.pd.c.forget(srq.key)
-		for _, cq := range srq.pd.c.tracked() {
-			rawDropSRQ(cq.q, srq.q)
-		}
+		srq.pd.c.forget(srq.key, srq)
+		srq.pd.c.dropSRQ(srq.q)
 		return rawDestroySRQ(srq.q)
 	})
 }
