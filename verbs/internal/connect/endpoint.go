@@ -37,17 +37,7 @@ type Path struct {
 	// values bound them.
 	Responder, Initiator uint8
 
-	Quality // without zero values
-}
-
-// Remote is the peer's description of its end.
-type Remote struct {
-	QPs []uint32 // queue pair numbers
-	lid uint16
-	gid [16]byte
-	MTU int // bytes, as both sides agreed on it
-	// UserData, at most maxUserData bytes, is passed to the peer.
-	UserData []byte // the peer's EndpointConfig.UserData
+	Quality
 }
 
 // State is the progress of an endpoint. It never decreases.
@@ -64,21 +54,7 @@ const (
 
 // String names the state.
 func (s State) String() string {
-	switch s {
-	case Connecting:
-		return "connecting"
-	case Connected:
-		return "connected"
-	case Ready:
-		return "ready"
-	case Failed:
-		return "failed"
-	case Lost:
-		return "lost"
-	case Finalized:
-		return "finalized"
-	}
-	return "unknown"
+	return [...]string{"connecting", "connected", "ready", "failed", "lost", "finalized"}[s]
 }
 
 // EndpointConfig describes one end of a connection.
@@ -94,9 +70,9 @@ type EndpointConfig struct {
 	// UserData, at most maxUserData bytes, is given to the peer.
 	UserData []byte
 
-	// Prepare, if not nil, posts receives. A goroutine of this package calls it once, when the queue pairs are in INIT
-	// and the peer is known. Its error fails the endpoint. It may block.
-	Prepare func(*Remote) error
+	// Prepare, if not nil, posts receives. A goroutine of this package calls it once, when the queue pairs are in INIT,
+	// with the peer's UserData. Its error fails the endpoint. It may block.
+	Prepare func(peer []byte) error
 
 	// With deferred the caller posts receives only when the endpoint is Connected, and then calls ClearToSend. It
 	// makes both sides use CTS.
@@ -104,6 +80,6 @@ type EndpointConfig struct {
 
 	// Wake, if not nil, is called after each change of state, by a goroutine of
 	// this package. It must not block, nor call the endpoint's methods other
-	// than State, Err and Remote.
+	// than State and Err.
 	Wake func()
 }

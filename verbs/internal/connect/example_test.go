@@ -34,11 +34,13 @@ func Example() {
 
 	wake := make(chan struct{}, 10)
 	var ends [2]*connect.Endpoint
+	var told [2]string
 	for k := range ends {
 		var err error
 		ends[k], err = hosts[k].NewEndpoint(&connect.EndpointConfig{
 			PeerIncarnation: uint64(2 - k), PeerCard: hosts[1-k].Card(), QPs: []connect.QP{printer{uint32(10 + k)}},
 			UserData: fmt.Appendf(nil, "credits=%d", 8<<k), Wake: func() { wake <- struct{}{} },
+			Prepare: func(peer []byte) error { told[k] = string(peer); return nil },
 		})
 		if err != nil {
 			fmt.Println(err)
@@ -49,10 +51,9 @@ func Example() {
 		for e.State() < connect.Ready {
 			<-wake
 		}
-		r := e.Remote()
-		fmt.Printf("%d: %v by %s, queue pair %d, MTU %d, %s\n", k, e.State(), e.Manager(), r.QPs[0], r.MTU, r.UserData)
+		fmt.Printf("%d: %v, %s\n", k, e.State(), told[k])
 	}
 	// Output:
-	// 0: ready by oob, queue pair 11, MTU 1024, credits=16
-	// 1: ready by oob, queue pair 10, MTU 1024, credits=8
+	// 0: ready, credits=16
+	// 1: ready, credits=8
 }

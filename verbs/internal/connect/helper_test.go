@@ -179,6 +179,7 @@ type testEnd struct {
 	*Endpoint
 	qps   []*fakeQP
 	woken chan struct{}
+	user  []byte // the peer's user data, unless the test has its own Prepare
 }
 
 func (h *host) endpoint(peer *host, change func(*EndpointConfig)) *testEnd {
@@ -196,6 +197,7 @@ func (h *host) endpointTo(inc uint64, card string, change func(*EndpointConfig))
 		}
 	}}
 	cfg.UserData = fmt.Appendf(nil, "from %d to %d", h.inc, inc)
+	cfg.Prepare = func(peer []byte) error { e.user = peer; return nil }
 	if change != nil {
 		change(&cfg)
 	}

@@ -358,8 +358,8 @@ func TestBitsThatChange(t *testing.T) {
 					if e[0].State() != Ready {
 						continue
 					}
-					if r := e[0].Remote(); r.QPs[0] != e[1].qps[0].num {
-						t.Errorf("connected to queue pair %d, want %d", r.QPs[0], e[1].qps[0].num)
+					if _, p := e[0].qps[0].did(); p.PeerQP != e[1].qps[0].num {
+						t.Errorf("connected to queue pair %d, want %d", p.PeerQP, e[1].qps[0].num)
 					}
 				}
 				x.finalize(t)

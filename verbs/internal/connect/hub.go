@@ -100,9 +100,6 @@ func (h *hub) now() int64 { return int64(time.Since(h.origin)) }
 func (h *hub) addStats(s *Stats) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s.connected += h.stats.connected
-	s.failed += h.stats.failed
-	s.lost += h.stats.lost
 	s.links += h.stats.links
 	s.Refused += h.stats.Refused
 	s.BadMessages += h.stats.BadMessages
@@ -231,14 +228,6 @@ func (h *hub) lost(inc uint64, target []byte, err error) {
 
 // report passes a change of state to an endpoint's user. The caller holds mu.
 func (h *hub) report(e *Endpoint, s State, err error) {
-	switch s {
-	case Ready:
-		h.stats.connected++
-	case Failed:
-		h.stats.failed++
-	case Lost:
-		h.stats.lost++
-	}
 	if err != nil {
 		name := e.cfg.PeerName
 		if name == "" {

@@ -92,9 +92,6 @@ func TestInvalidParameters(t *testing.T) {
 	cfg := testConfig(1)
 	for what, change := range map[string]func(*Port){
 		"link layer": func(p *Port) { p.LinkLayer = 7 }, "GID type": func(p *Port) { p.GIDType = GIDInfiniBand }, "MTU": func(p *Port) { p.MTU = 1500 },
-		"retry count": func(p *Port) { p.Quality.RetryCount = 7 }, "RNR retry": func(p *Port) { p.Quality.RNRRetry = 7 },
-		"service level": func(p *Port) { p.Quality.ServiceLevel = 16 }, "flow label": func(p *Port) { p.Quality.FlowLabel = 1 << 20 },
-		"acknowledgement": func(p *Port) { p.Quality.AckTimeout = 32 }, "RNR timer": func(p *Port) { p.Quality.MinRNRTimer = 32 },
 	} {
 		p := aPort("a")
 		change(p)

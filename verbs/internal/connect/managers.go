@@ -275,9 +275,6 @@ func (m *Managers) Renew(p *Port) error {
 
 // Stats are counters since Open.
 type Stats struct {
-	connected   uint64 // endpoints that became Ready
-	failed      uint64 // endpoints that became Failed
-	lost        uint64 // endpoints that became Lost
 	links       uint64 // authenticated links made, by either side
 	Refused     uint64 // dialers refused: secret, version, incarnation, too many
 	BadMessages uint64 // malformed or forged messages, each of which ended a link

@@ -69,8 +69,8 @@ func TestRenewedPort(t *testing.T) {
 	ea, eb := a.endpoint(b, nil), b.endpoint(a, nil)
 	ea.await(t, Ready)
 	eb.await(t, Ready)
-	if r := eb.Remote(); r.gid != p.GID || r.MTU != 512 {
-		t.Errorf("the peer was offered GID %v and MTU %d", netip.AddrFrom16(r.gid), r.MTU)
+	if r := eb.qps[0].path; r.PeerGID != p.GID || r.MTU != 512 {
+		t.Errorf("the peer was offered GID %v and MTU %d", netip.AddrFrom16(r.PeerGID), r.MTU)
 	}
 	if got := ea.qps[0].path.GIDIndex; got != 7 {
 		t.Errorf("the queue pair uses GID %d, want 7", got)

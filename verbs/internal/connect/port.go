@@ -3,6 +3,7 @@
 package connect
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -83,54 +84,17 @@ func (p *Port) indexOf(gid [16]byte) uint8 {
 	return p.GIDIndex
 }
 
-// Quality has the settings of a queue pair that a user may choose. A zero value asks for the default.
+// Quality has the settings of a queue pair.
 type Quality struct {
 	ServiceLevel uint8 // 0 to 15
 	TrafficClass uint8
-	FlowLabel    uint32 // 20 bits
-	HopLimit     uint8  // 0 means 64
-
-	// RetryCount (1 to 6) and RNRRetry (1 to 6) bound how often the device repeats; 0 means 6. The value 7 is refused,
-	// because some devices then repeat for ever.
-	RetryCount, RNRRetry uint8
-	// AckTimeout is the time until the device repeats, 4.096 µs · 2^n with n
-	// of 1 to 31; 0 means 14 (67 ms).
+	// AckTimeout is the time until the device repeats, 4.096 µs · 2^n with n of 1 to 31; 0 means 14 (67 ms).
 	AckTimeout uint8
-	// MinRNRTimer is the code (0 to 31) of the time that a peer must wait if no receive is posted; 0 means 12 (0.64
+
+	// Set by Open and Renew. RetryCount and RNRRetry bound how often the device repeats: 6 times, because with 7 some
+	// devices repeat for ever. MinRNRTimer is the code of the time that a peer must wait if no receive is posted: 12 (0.64
 	// ms).
-	MinRNRTimer uint8
-}
-
-func (q Quality) withDefaults() Quality {
-	set := func(p *uint8, v uint8) {
-		if *p == 0 {
-			*p = v
-		}
-	}
-	set(&q.HopLimit, 64)
-	set(&q.RetryCount, 6)
-	set(&q.RNRRetry, 6)
-	set(&q.AckTimeout, 14)
-	set(&q.MinRNRTimer, 12)
-	return q
-}
-
-func (q Quality) check() error {
-	switch {
-	case q.ServiceLevel > 15:
-		return fmt.Errorf("%w: service level %d, limit is 15", driver.ErrInvalid, q.ServiceLevel)
-	case q.FlowLabel >= 1<<20:
-		return fmt.Errorf("%w: flow label %#x has more than 20 bits", driver.ErrInvalid, q.FlowLabel)
-	case q.RetryCount > 6:
-		return fmt.Errorf("%w: retry count %d, limit is 6 (7 can mean for ever)", driver.ErrInvalid, q.RetryCount)
-	case q.RNRRetry > 6:
-		return fmt.Errorf("%w: RNR retry count %d, limit is 6 (7 means for ever)", driver.ErrInvalid, q.RNRRetry)
-	case q.AckTimeout > 31:
-		return fmt.Errorf("%w: acknowledgement timeout %d, limit is 31", driver.ErrInvalid, q.AckTimeout)
-	case q.MinRNRTimer > 31:
-		return fmt.Errorf("%w: RNR timer %d, limit is 31", driver.ErrInvalid, q.MinRNRTimer)
-	}
-	return nil
+	RetryCount, RNRRetry, MinRNRTimer uint8
 }
 
 // defaultPKey is the partition that every port is in, as a full member.
@@ -148,9 +112,6 @@ func (p *Port) check() error {
 	case mtuCode(p.MTU) == 0:
 		return fmt.Errorf("%w: port %s: MTU %d is none of 256, 512, 1024, 2048, 4096", driver.ErrInvalid, p.name(), p.MTU)
 	}
-	if err := p.Quality.check(); err != nil {
-		return fmt.Errorf("port %s: %w", p.name(), err)
-	}
 	return nil
 }
 
@@ -164,7 +125,8 @@ func (p *Port) complete() (*Port, error) {
 	if err := port.check(); err != nil {
 		return nil, err
 	}
-	port.Quality = port.Quality.withDefaults()
+	q := &port.Quality
+	q.AckTimeout, q.RetryCount, q.RNRRetry, q.MinRNRTimer = cmp.Or(q.AckTimeout, 14), 6, 6, 12
 	return &port, nil
 }
 

@@ -34,7 +34,7 @@ func (q *realQP) Init(p *Path) error {
 
 func (q *realQP) RTR(p *Path) error {
 	return q.ToRTR(ibv.RTRAttr{
-		Path: ibv.Path{DGID: p.PeerGID, SGIDIndex: int(p.GIDIndex), HopLimit: p.HopLimit, TrafficClass: p.TrafficClass, DLID: p.PeerLID, SL: p.ServiceLevel},
+		Path: ibv.Path{DGID: p.PeerGID, SGIDIndex: int(p.GIDIndex), TrafficClass: p.TrafficClass, DLID: p.PeerLID, SL: p.ServiceLevel},
 		MTU:  ibv.MTU(mtuCode(p.MTU)), DestQPN: p.PeerQP, RQPSN: p.PeerPSN, MaxDestRdAtomic: int(p.Responder), MinRNRTimer: int(p.MinRNRTimer),
 	})
 }
@@ -126,7 +126,7 @@ func TestQueuePairsCarryMessages(t *testing.T) {
 				use := func(q *realQP) func(*EndpointConfig) {
 					return func(c *EndpointConfig) {
 						c.QPs = []QP{q}
-						c.Prepare = func(*Remote) error { return q.postReceive() }
+						c.Prepare = func([]byte) error { return q.postReceive() }
 					}
 				}
 				x, y := a.endpoint(b, use(p)), b.endpoint(a, use(q))

@@ -61,25 +61,20 @@ const (
 
 // String describes the reason so that it is true for either side.
 func (c rejectCode) String() string {
-	switch c {
-	case rejectLinkLayer:
-		return "one port is InfiniBand, the other Ethernet"
-	case rejectGIDType:
-		return "the ports use different RoCE versions, or one IPv4 and the other IPv6 (choose GIDs of one type)"
-	case rejectSubnet:
-		return "the ports are on different subnets"
-	case rejectPKey:
-		return "the ports are in different partitions"
-	case rejectQPs:
-		return "the two ends have different numbers of queue pairs"
-	case rejectStep:
-		return "a queue pair could not be modified"
-	case rejectPrepare:
-		return "receives could not be prepared"
-	case rejectTime:
-		return "it took too long"
+	reasons := [...]string{
+		rejectLinkLayer: "one port is InfiniBand, the other Ethernet",
+		rejectGIDType:   "the ports use different RoCE versions, or one IPv4 and the other IPv6 (choose GIDs of one type)",
+		rejectSubnet:    "the ports are on different subnets",
+		rejectPKey:      "the ports are in different partitions",
+		rejectQPs:       "the two ends have different numbers of queue pairs",
+		rejectStep:      "a queue pair could not be modified",
+		rejectPrepare:   "receives could not be prepared",
+		rejectTime:      "it took too long",
 	}
-	return fmt.Sprintf("code %d", uint32(c))
+	if c == 0 || int(c) >= len(reasons) {
+		return fmt.Sprintf("code %d", uint32(c))
+	}
+	return reasons[c]
 }
 
 // sameRelease is the remedy for different versions.

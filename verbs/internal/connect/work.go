@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -26,9 +25,8 @@ type Endpoint struct {
 	offer  offer
 	number uint64 // of its hub
 
-	state  atomic.Uint32
-	err    atomic.Pointer[Error]
-	remote atomic.Pointer[Remote]
+	state atomic.Uint32
+	err   atomic.Pointer[Error]
 
 	over     chan struct{} // closed when it has failed, is lost or finalized
 	done     chan struct{}
@@ -54,14 +52,8 @@ type pairing struct {
 // stretch is how many time-outs a pair may take until it is connected.
 const stretch = 3
 
-// Manager returns the name of the manager that connects the endpoint.
-func (e *Endpoint) Manager() string { return e.hub.name }
-
 // State returns the state with one atomic load.
 func (e *Endpoint) State() State { return State(e.state.Load()) }
-
-// Remote returns the peer's end from Connected on, and nil before. The caller must not change it.
-func (e *Endpoint) Remote() *Remote { return e.remote.Load() }
 
 // Err returns the cause of Failed or Lost as an *[Error], else nil.
 func (e *Endpoint) Err() error {
@@ -397,9 +389,6 @@ func (e *Endpoint) move(phase string, first, last step) error {
 		return errStopped
 	}
 	paths := e.paths()
-	if first == stepInit {
-		e.remote.Store(e.remoteEnd())
-	}
 	for s := first; s <= last; s++ {
 		for k, qp := range e.cfg.QPs {
 			if e.State() >= Failed {
@@ -410,7 +399,7 @@ func (e *Endpoint) move(phase string, first, last step) error {
 			}
 		}
 		if s == stepInit && e.cfg.Prepare != nil && e.State() < Failed {
-			if err := e.cfg.Prepare(e.Remote()); err != nil {
+			if err := e.cfg.Prepare(e.theirs.user); err != nil {
 				return &stepError{prepare: true, err: err}
 			}
 		}
@@ -433,22 +422,12 @@ func (e *Endpoint) paths() (list [maxQPs]Path) {
 	p, mine, theirs := e.hub.latest.Load(), &e.offer, &e.theirs
 	for k := range mine.n {
 		list[k] = Path{
-			Port: p.Num, GIDIndex: p.indexOf(mine.gid), PKeyIndex: p.PKeyIndex, LinkLayer: p.LinkLayer, MTU: e.mtu(),
+			Port: p.Num, GIDIndex: p.indexOf(mine.gid), PKeyIndex: p.PKeyIndex, LinkLayer: p.LinkLayer,
+			MTU: 128 << min(mine.mtu, theirs.mtu),
 			PSN: mine.qps[k].psn, PeerPSN: theirs.qps[k].psn, PeerQP: theirs.qps[k].num, PeerLID: theirs.lid, PeerGID: theirs.gid,
 			Responder: min(mine.responder, theirs.initiator), Initiator: min(mine.initiator, theirs.responder),
 			Quality: p.Quality,
 		}
 	}
 	return list
-}
-
-func (e *Endpoint) mtu() int { return 128 << min(e.offer.mtu, e.theirs.mtu) }
-
-func (e *Endpoint) remoteEnd() *Remote {
-	o := &e.theirs
-	r := &Remote{lid: o.lid, gid: o.gid, MTU: e.mtu(), UserData: slices.Clone(o.user)}
-	for _, q := range o.qps[:o.n] {
-		r.QPs = append(r.QPs, q.num)
-	}
-	return r
 }
