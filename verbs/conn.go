@@ -38,7 +38,7 @@ type conn struct {
 	sq sendQueue  // for messages and one-sided operations
 	rx *sendQueue // large: of the queue pair for the peer's data; nil on the small track
 	oneSided
-	opPath   string    // path of the last one-sided operation, until a message follows
+	path     string    // of the last message or one-sided operation
 	qpsReset bool      // the queue pairs are closed
 	grace    time.Time // until when posted requests may complete after the peer's close message
 }
@@ -128,8 +128,8 @@ func (n *conn) lost() {
 }
 
 // prepare is called by the connection manager before the peer can send.
-func (n *conn) prepare(r *connect.Remote) error {
-	h, err := parseHello(r.UserData)
+func (n *conn) prepare(theirs []byte) error {
+	h, err := parseHello(theirs)
 	if err != nil {
 		return err
 	}
@@ -162,6 +162,8 @@ func (n *conn) finishClose(wait bool) {
 	<-n.end.Done()
 	n.ctx.remove(n)
 }
+
+func (n *conn) Path() string { return n.path }
 
 // broke breaks the connection because the device refused a request.
 func (n *conn) broke(err error) {

@@ -147,7 +147,7 @@ func (c *opened) makeQueues(p *port, peers int) (err error) {
 	if c.opts.relaxed {
 		memory.relaxed = ibv.AccessRelaxedOrdering
 	}
-	c.cache = regcache.New[*ibv.MR](memory, regcache.Config{Name: props(c)})
+	c.cache = regcache.New[*ibv.MR](memory, regcache.Config{Name: Name + " " + c.Props.Device})
 	if err := c.shareReceives(peers); err != nil {
 		return err
 	}
@@ -182,8 +182,6 @@ func (c *opened) shareReceives(peers int) (err error) {
 	}
 	return err
 }
-
-func props(c *opened) string { return Name + " " + c.Props.Device }
 
 func (c *opened) Dial(num uint32, peer string, u driver.URL) (*conn, error) {
 	to, err := parsePlace(u.Rest)

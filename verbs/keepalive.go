@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/bywash/bywash/driver"
@@ -20,24 +19,23 @@ import (
 func (c *opened) keep(live context.Context) {
 	tick := time.NewTicker(c.opts.deadTime / 4)
 	defer tick.Stop()
-	var all []*conn
 	for {
 		select {
 		case <-tick.C:
 		case <-live.Done():
 			return
 		}
-		c.Mu.Lock()
-		all = all[:0]
-		for n := range c.Conns.All() {
-			all = append(all, n)
-		}
-		c.Mu.Unlock()
-		for _, n := range all {
+		for _, n := range c.all() {
 			n.ping()
 		}
-		clear(all)
 	}
+}
+
+// all returns the connections at this moment.
+func (c *opened) all() []*conn {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	return c.Conns.List()
 }
 
 // ping keeps a connection alive, unless its owner is inside a call.
@@ -100,32 +98,11 @@ func (c *opened) watch(live context.Context) {
 // come and go, and a subnet manager can assign another LID. A port that has left its network keeps the old ones: peers
 // know it by its url.
 func (c *opened) renew() {
-	p := &port{dev: c.dev, num: c.num, gid: c.gid}
-	if p.read(c.opts) == nil && c.managers.Renew(p.forManagers(c.opts)) == nil {
+	attr, err := c.dev.QueryPort(c.num)
+	p := &port{dev: c.dev, num: c.num, attr: attr, gid: c.gid}
+	if err == nil && p.readTables(c.opts) == nil && c.managers.Renew(p.forManagers(c.opts)) == nil {
 		c.gid = p.gid
 	}
-}
-
-// read reads the attributes of an open port. Its GID stays the same, if that is still there and the options do not name
-// an index.
-func (p *port) read(o options) (err error) {
-	if p.attr, err = p.dev.QueryPort(p.num); err != nil {
-		return err
-	}
-	if p.pkey, err = p.dev.PKey(p.num, o.pkeyIndex); err != nil {
-		return err
-	}
-	if p.gids, err = p.dev.GIDs(p.num); err != nil {
-		return err
-	}
-	gids := p.gids
-	if o.gidIndex < 0 {
-		i := slices.IndexFunc(gids, func(g ibv.GIDEntry) bool { return g.GID == p.gid.GID && g.Type == p.gid.Type })
-		if i >= 0 {
-			gids = gids[i : i+1]
-		}
-	}
-	return p.takeGID(gids, o)
 }
 
 // recently is how long a link that was down explains the failures of requests.
@@ -148,13 +125,7 @@ func (c *opened) link() string {
 func (c *opened) deviceGone(cause error) {
 	err := fmt.Errorf("%w: %s: the device failed or was removed: %w", driver.ErrBroken, c.Props.Device, cause)
 	go func() { // the caller may hold locks that this needs
-		c.Mu.Lock()
-		var all []*conn
-		for n := range c.Conns.All() {
-			all = append(all, n)
-		}
-		c.Mu.Unlock()
-		for _, n := range all {
+		for _, n := range c.all() {
 			n.Fail(err)
 		}
 	}()

@@ -157,31 +157,20 @@ func (l *large) take() {
 
 // complete handles the completion of a queue's requests up to number id.
 func (l *large) complete(q *sendQueue, id uint32, status ibv.WCStatus) {
-	for q.holds(id) {
-		failed := status
-		if q.done != id {
-			failed = ibv.WCSuccess
-		}
-		r, _ := q.complete(id)
-		switch r.kind {
-		case requestPart:
-			if failed != ibv.WCSuccess {
-				l.finishOp(r.op, failed)
-			}
-		case requestOp:
-			l.finishOp(r.op, failed)
-		case requestWrite:
-			if r.last != nil && failed == ibv.WCSuccess {
-				l.sent(r.last)
-			}
-		case requestWindow:
-			if r.ended != nil && failed == ibv.WCSuccess {
-				l.giveBack(r.ended, r.ended.windows.err)
-			}
-		case requestCancel:
-			if failed == ibv.WCSuccess {
-				l.asked(r.slot, r.gen)
-			}
+	for {
+		r, status := q.complete(id, status)
+		switch {
+		case r == nil:
+			return
+		case r.kind == requestPart || r.kind == requestOp:
+			l.finishPart(r, status)
+		case status != ibv.WCSuccess:
+		case r.last != nil:
+			l.sent(r.last)
+		case r.ended != nil:
+			l.giveBack(r.ended, r.ended.windows.err)
+		case r.kind == requestCancel:
+			l.asked(r.slot, r.gen)
 		}
 	}
 }
@@ -230,7 +219,7 @@ func (l *large) arrivedAll(s *slot, total int) {
 		c := p.Cursor()
 		c.Scatter(s.memory.copied[:p.N])
 	}
-	l.opPath = ""
+	l.path = pathWrite
 	l.end(s, err)
 }
 
@@ -317,13 +306,6 @@ func (l *large) drop() {
 		_ = l.claimMR.Close()
 	}
 	l.mem.close()
-}
-
-func (l *large) Path() string {
-	if l.opPath != "" {
-		return l.opPath
-	}
-	return "rdma-write"
 }
 
 func (l *large) Pending() bool {

@@ -202,6 +202,6 @@ func (l *large) conclude(t *transfer) {
 // sent completes a send.
 func (l *large) sent(t *transfer) {
 	l.release(&t.memory)
-	l.opPath = ""
+	l.path = pathWrite
 	l.EndSend(t.k, t.total, t.length, t.err)
 }

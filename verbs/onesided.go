@@ -21,7 +21,13 @@ const opDepth = 32
 // register memory takes longer.
 const opBounce = 4096
 
-var opPaths = [...]string{"rdma-write", "rdma-read", "rdma-atomic"}
+// Paths of messages of the small and the large track, and of operations.
+const (
+	pathSend  = "rdma-send"
+	pathWrite = "rdma-write"
+)
+
+var opPaths = [...]string{pathWrite, "rdma-read", "rdma-atomic"}
 
 // opSlot is a posted operation.
 type opSlot struct {
@@ -112,7 +118,7 @@ func (n *conn) startOp(op *driver.Op, kind kit.OpKind, r *remoteRegion) error {
 	n.unposted[(n.first+n.waiting)%opDepth] = uint8(k)
 	n.waiting++
 	op.Driver = driver.OpState{Phase: driver.Posted, Ticket: uint64(kind)}
-	n.opPath = opPaths[kind]
+	n.path = opPaths[kind]
 	return nil
 }
 
@@ -232,6 +238,13 @@ func (n *conn) copyLocal(k int, op *driver.Op, kind kit.OpKind) (lkey uint32, er
 	}
 	o.slots[k].copied = b
 	return o.bounce.lkey, nil
+}
+
+// finishPart handles the completion of a request of an operation.
+func (n *conn) finishPart(r *request, status ibv.WCStatus) {
+	if r.kind == requestOp || status != ibv.WCSuccess {
+		n.finishOp(r.op, status)
+	}
 }
 
 // finishOp completes an operation when its last work request is complete or one of them has failed.

@@ -3,7 +3,6 @@
 package verbs
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"math/bits"
@@ -106,19 +105,26 @@ func usePort(dev *ibv.Context, o options, first, last int) (p *port, err error) 
 	if dev.IWARP() { // which has no partition keys to read
 		return p, noIWARP(portName(dev, p.num))
 	}
-	if p.pkey, err = dev.PKey(p.num, o.pkeyIndex); err != nil {
-		return p, err
-	}
-	return p, p.chooseGID(o)
+	return p, p.readTables(o)
 }
 
-// chooseGID chooses the GID that the options name, or else the best one.
-func (p *port) chooseGID(o options) error {
-	var err error
+// readTables reads the port's partition key, and chooses its GID. The GID stays the same, if it is still there and the
+// options do not name an index.
+func (p *port) readTables(o options) (err error) {
+	if p.pkey, err = p.dev.PKey(p.num, o.pkeyIndex); err != nil {
+		return err
+	}
 	if p.gids, err = p.dev.GIDs(p.num); err != nil {
 		return err
 	}
-	return p.takeGID(p.gids, o)
+	gids := p.gids
+	if o.gidIndex < 0 {
+		i := slices.IndexFunc(gids, func(g ibv.GIDEntry) bool { return g.GID == p.gid.GID && g.Type == p.gid.Type })
+		if i >= 0 {
+			gids = gids[i : i+1]
+		}
+	}
+	return p.takeGID(gids, o)
 }
 
 func (p *port) takeGID(gids []ibv.GIDEntry, o options) error {
@@ -318,16 +324,11 @@ func unavailable(device, reason, remedy string, err error) error {
 	return &driver.UnavailableError{Driver: Name, Device: device, Reason: reason, Remedy: remedy, Err: err}
 }
 
-var zeroGID [16]byte
-
 // detailGID describes a GID for people.
 func detailGID(g ibv.GIDEntry) string {
 	s := fmt.Sprintf("%v, %v", g.GID, g.Type)
 	if g.NetDev != "" {
 		s += ", " + g.NetDev
-	}
-	if bytes.Equal(g.GID[:], zeroGID[:]) {
-		s += ", unused"
 	}
 	return s
 }

@@ -132,14 +132,18 @@ func (q *sendQueue) retract(unsignaled int) (n int) {
 	return n
 }
 
-// complete returns the oldest request if the completion of request id completes it, and removes it.
-func (q *sendQueue) complete(id uint32) (*request, bool) {
-	if int32(id-q.done) < 0 || int32(q.next-q.done) <= 0 {
-		return nil, false
+// complete removes the oldest request if the completion of request id completes it, and returns it with its status:
+// those before id have succeeded.
+func (q *sendQueue) complete(id uint32, status ibv.WCStatus) (*request, ibv.WCStatus) {
+	if !q.holds(id) {
+		return nil, status
+	}
+	if q.done != id {
+		status = ibv.WCSuccess
 	}
 	r := &q.ring[int(q.done)&(len(q.ring)-1)]
 	q.done++
-	return r, true
+	return r, status
 }
 
 // holds reports whether id is a number that the device may report.

@@ -36,13 +36,13 @@ func (c *opened) newConn(num uint32, peer string, u driver.URL) (*conn, error) {
 		l.Large.Init(&l.Conn, l, maxMessage)
 		l.Prefetcher.Init(&l.Conn, l)
 		l.ahead.Init(2*transferDepth, maxPieces)
-		n, l.api = &l.conn, l
+		n, l.api, l.path = &l.conn, l, pathWrite
 		c.initConn(n, num, peer, u)
 		err = c.initLarge(l)
 	} else {
 		s := &small{}
 		s.Small.Init(&s.Conn, s)
-		n, s.api = &s.conn, s
+		n, s.api, s.path = &s.conn, s, pathSend
 		c.initConn(n, num, peer, u)
 		err = c.initSmall(s)
 	}
@@ -186,8 +186,7 @@ func (a adapter) RTR(p *connect.Path) error {
 	}
 	to := ibv.Path{DLID: p.PeerLID, SL: p.ServiceLevel}
 	if needsGRH(p, a.ctx.grh) {
-		to.DGID, to.SGIDIndex, to.HopLimit = p.PeerGID, int(p.GIDIndex), p.HopLimit
-		to.TrafficClass, to.FlowLabel = p.TrafficClass, p.FlowLabel
+		to.DGID, to.SGIDIndex, to.TrafficClass = p.PeerGID, int(p.GIDIndex), p.TrafficClass
 	}
 	return a.ToRTR(ibv.RTRAttr{
 		Path: to, MTU: mtu, DestQPN: p.PeerQP, RQPSN: p.PeerPSN,

@@ -139,21 +139,15 @@ func (s *small) came(e *event) {
 
 // complete frees send buffers and finishes operations up to request id.
 func (s *small) complete(id uint32, status ibv.WCStatus) {
-	for s.sq.holds(id) {
-		failed := status
-		if s.sq.done != id {
-			failed = ibv.WCSuccess // earlier requests have succeeded
-		}
-		r, _ := s.sq.complete(id)
-		switch r.kind {
-		case requestData:
+	for {
+		r, status := s.sq.complete(id, status)
+		switch {
+		case r == nil:
+			return
+		case r.kind == requestData:
 			s.slotsOut--
-		case requestPart:
-			if failed != ibv.WCSuccess {
-				s.finishOp(r.op, failed)
-			}
-		case requestOp:
-			s.finishOp(r.op, failed)
+		case r.kind == requestPart || r.kind == requestOp:
+			s.finishPart(r, status)
 		}
 	}
 }
@@ -223,13 +217,6 @@ func (s *small) surrender() {
 	_ = s.pool.post(s.cq, nil)
 	s.ctx.shared.leave(max(0, out-sharedBase))
 	s.joined = false
-}
-
-func (s *small) Path() string {
-	if s.opPath != "" {
-		return s.opPath
-	}
-	return "rdma-send"
 }
 
 func (s *small) Pending() bool {

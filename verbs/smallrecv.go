@@ -58,7 +58,7 @@ func (s *small) First(int) (data []byte, more, ok bool) {
 func (s *small) Consumed(int) {
 	m := s.first()
 	s.gotHead++
-	s.opPath = ""
+	s.path = pathSend
 	s.pool.put(m.buffer)
 	out := int(s.grant - s.gotHead)
 	s.grant += s.pool.more(out)

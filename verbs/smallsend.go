@@ -81,7 +81,7 @@ func (s *small) sendSlotFilled(n int) {
 
 func (s *small) count(n int) {
 	s.sentCount++
-	s.opPath = ""
+	s.path = pathSend
 	s.Sent(n)
 }
 
