@@ -65,7 +65,7 @@
 // A message has at most 8 KiB on the small track and 256 GiB on the large one. An instance has at most 64 packets in
 // flight on the small track and 16 on the large one. A packet is at most as long as the MTU and a chunk of 4 KiB allow:
 // 3840 bytes of frame. On the large track it is at most as long as the MTU, up to 65535 bytes, and then takes several
-// chunks at each end. A route whose MTU shrinks ends connections that have longer packets under way.
+// chunks at each end. If the path takes only shorter packets from some time on, messages go on in shorter ones.
 //
 // A device has room for 192 connections of the small track, or, with Hints.Peers, for that number and 64. Connections
 // count that were closed here while their peers do not know yet. Each connection of either track takes 16 of the frames

@@ -131,18 +131,30 @@ func TestDeviceDeleted(t *testing.T) {
 	}
 }
 
-// A smaller MTU is followed. Where longer packets are under way that moment, the connection
-// breaks with an error that names the cause, and the next one fits.
+// A smaller MTU is followed, whether each end knows of it or the receiver's device alone, which drops longer frames
+// without a word. What is under way goes on in parts.
 func TestMTUChange(t *testing.T) {
 	for _, c := range []struct {
 		track    driver.Track
 		from, to int
-	}{{driver.Small, 3000, 1400}, {driver.Large, 3000, 1400}, {driver.Large, 65535, 9000}, {driver.Large, 9000, 1400}} {
-		t.Run(fmt.Sprintf("%v %d to %d", c.track, c.from, c.to), func(t *testing.T) {
+		silent   bool
+	}{
+		{driver.Small, 3000, 1400, false},
+		{driver.Large, 3000, 1400, false},
+		{driver.Large, 65535, 9000, false},
+		{driver.Large, 9000, 1400, false},
+		{driver.Small, 3000, 1400, true},
+		{driver.Large, 3000, 1400, true},
+		{driver.Large, 65535, 9000, true},
+	} {
+		t.Run(fmt.Sprintf("%v %d to %d, silent %v", c.track, c.from, c.to, c.silent), func(t *testing.T) {
 			t.Parallel()
 			e := connected(t, veth.Config{MTU: c.from}, c.track, nil)
 			e.swaps(2)
 			for k := range e.pair.Ends {
+				if c.silent && k == 0 {
+					continue
+				}
 				end := &e.pair.Ends[k]
 				if err := end.Do(func() error {
 					l, err := netlink.LinkByName(end.Device)
@@ -154,19 +166,10 @@ func TestMTUChange(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			for range 10 {
-				err := errors.Join(e.sends(0, 8192, 1), e.sends(1, 8192, 2))
-				if err == nil {
-					break
-				}
-				if !errors.Is(err, driver.ErrBroken) {
+			for k := range 10 {
+				if err := errors.Join(e.sends(0, 8192, byte(2*k)), e.sends(1, 8192, byte(2*k+1))); err != nil {
 					t.Fatal(err)
 				}
-				t.Log(err)
-				for _, i := range e.i {
-					_ = i.Disconnect()
-				}
-				e.connect()
 			}
 			e.swaps(3)
 		})

@@ -9,8 +9,9 @@ set_plugin_info({ version = "2", author = "Bywash", description = "Bywash link p
 
 local MAGIC, VERSION, LINK_VERSION = 0xb7, 1, 3
 local ETHERTYPE, ETHER_PROTOCOL = 0x88b5, 0x42
-local PREFIX, HEADER, SEQ_HEADER, PLACED_HEADER, GREETING, COOKIE, SMALL, NOTE = 4, 48, 56, 80, 176, 40, 40, 56
-local TAG, MAX_WORDS, MAX_HELLO = 16, 16, 63
+local PREFIX, HEADER, SEQ_HEADER, PLACED_HEADER, PART_HEADER = 4, 48, 56, 80, 8
+local GREETING, COOKIE, SMALL, NOTE = 176, 40, 40, 56
+local TAG, MAX_WORDS, MAX_HELLO = 16, 64, 63
 
 local KINDS = {
 	[1] = "Init", [2] = "Cookie", [3] = "Accept", [4] = "Reject", [5] = "Connect request",
@@ -46,6 +47,7 @@ field("flags.phase", "bool", "Key phase", 8, nil, 0x04)
 field("flags.sealed", "bool", "Sealed", 8, nil, 0x08)
 field("flags.abort", "bool", "Not in order", 8, nil, 0x10)
 field("flags.ask", "bool", "Acknowledge at once", 8, nil, 0x20)
+field("flags.part", "bool", "Part of a fragment", 8, nil, 0x40)
 field("link_version", "uint8", "Version of the link")
 field("size", "uint16", "Size")
 field("crc", "uint32", "CRC-32C", base.HEX)
@@ -65,6 +67,8 @@ field("seq", "uint64", "Fragment")
 field("end", "uint64", "Fragments sent")
 field("tag", "uint64", "Tag of the message", base.HEX)
 field("offset", "uint64", "Offset in the message")
+field("part", "uint8", "Part of the fragment")
+field("length", "uint16", "Length of the fragment")
 field("total", "uint64", "Bytes of the message")
 field("payload", "bytes", "Payload")
 field("sealed", "bytes", "Sealed with AES-256-GCM")
@@ -223,13 +227,19 @@ local function body(tvb, tree, kind, flags, stop)
 		local at = SEQ_HEADER
 		tree:add_le(f.seq, tvb(48, 8))
 		text = " seq=" .. tostring(tvb(48, 8):le_uint64())
+		if has(flags, 0x40) then
+			tree:add_le(f.length, tvb(at, 2))
+			tree:add(f.part, tvb(at + 2, 1))
+			text = text .. string.format(" part=%d of %d bytes", tvb(at + 2, 1):uint(), tvb(at, 2):le_uint())
+			at = at + PART_HEADER
+		end
 		if has(flags, 0x02) then
-			at = PLACED_HEADER
-			tree:add_le(f.tag, tvb(56, 8))
-			tree:add_le(f.offset, tvb(64, 8))
-			tree:add_le(f.total, tvb(72, 8))
-			text = text .. string.format(" tag=0x%s at=%s/%s", tvb(56, 8):le_uint64():tohex(),
-				tostring(tvb(64, 8):le_uint64()), tostring(tvb(72, 8):le_uint64()))
+			tree:add_le(f.tag, tvb(at, 8))
+			tree:add_le(f.offset, tvb(at + 8, 8))
+			tree:add_le(f.total, tvb(at + 16, 8))
+			text = text .. string.format(" tag=0x%s at=%s/%s", tvb(at, 8):le_uint64():tohex(),
+				tostring(tvb(at + 8, 8):le_uint64()), tostring(tvb(at + 16, 8):le_uint64()))
+			at = at + 24
 		end
 		local n = math.min(stop, tvb:captured_len()) - at
 		if n > 0 then tree:add(f.payload, tvb(at, n)) end
@@ -244,14 +254,16 @@ end
 -- least is how many bytes a packet has before its payload and bitmap.
 local function least(kind, flags)
 	if has(flags, 0x08) then return HEADER + TAG end
-	if kind == DATA then return has(flags, 0x02) and PLACED_HEADER or SEQ_HEADER end
+	if kind == DATA then
+		return (has(flags, 0x02) and PLACED_HEADER or SEQ_HEADER) + (has(flags, 0x40) and PART_HEADER or 0)
+	end
 	return (kind == CLOSE or kind == CLOSED) and SEQ_HEADER or HEADER
 end
 
 local function connected(tvb, tree, kind, size)
 	local flags = tvb(1, 1):uint()
 	local flag_tree = tree:add(f.flags, tvb(1, 1))
-	for _, name in ipairs({ "more", "placed", "phase", "sealed", "abort", "ask" }) do
+	for _, name in ipairs({ "more", "placed", "phase", "sealed", "abort", "ask", "part" }) do
 		flag_tree:add(f["flags." .. name], tvb(1, 1))
 	end
 	local sealed = has(flags, 0x08)

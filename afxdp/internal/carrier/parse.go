@@ -42,7 +42,7 @@ type Filter struct {
 
 // Arrived is an accepted frame.
 type Arrived struct {
-	Payload []byte // aliases the frame (its first piece), without padding; its capacity ends with it
+	Payload []byte // aliases the frame (its first piece), without padding; its capacity ends with the frame's
 	Src     netip.AddrPort
 	Dst     netip.AddrPort // kind Ether has ports, and no addresses
 	SrcMAC  MAC
@@ -202,7 +202,7 @@ func (a *Arrived) parseUDP(b []byte, rest [][]byte, addrs []byte, src, dst netip
 		return BadSource
 	}
 	length = min(length, len(b))
-	b = b[:length:length]
+	b = b[:length]
 	if want.Verify != VerifyNone {
 		if code := checkUDP(b, rest, addrs, want, a.Kind); code != OK {
 			return code
@@ -251,6 +251,6 @@ func (a *Arrived) parseOwn(b []byte, rest [][]byte, want *Filter) Code {
 	a.Kind = Ether
 	a.Src, a.Dst = netip.AddrPortFrom(netip.Addr{}, from), netip.AddrPortFrom(netip.Addr{}, to)
 	length = min(length, len(b)-ownLen)
-	a.Payload = b[ownLen : ownLen+length : ownLen+length]
+	a.Payload = b[ownLen : ownLen+length]
 	return OK
 }

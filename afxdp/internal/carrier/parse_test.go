@@ -135,7 +135,7 @@ func TestFramesThatAreTaken(t *testing.T) {
 		c.filter.Kinds = allKinds
 		frame := c.change(put(t, aConfig(c.kind), []byte(goldenPayload)))
 		a, code := Parse(frame, &c.filter)
-		if code != OK || string(a.Payload) != goldenPayload || cap(a.Payload) != len(a.Payload) {
+		if code != OK || string(a.Payload) != goldenPayload {
 			t.Errorf("%v, %s: %v, payload %q", c.kind, c.name, code, a.Payload)
 		}
 	}

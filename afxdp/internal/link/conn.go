@@ -53,6 +53,7 @@ type Conn struct {
 	receiver
 	recovery
 	pacer
+	pmtu pathMTU
 
 	lastReceived Time // when the peer last gave a sign of life
 	queryAt      Time // no Reset triggers a Query before
@@ -110,14 +111,14 @@ func (c *Conn) MaxPlaced() int { return c.maxPlaced() }
 func (c *Conn) maxPlaced() int { return c.mtu - placedHeaderSize - c.overhead() }
 
 // SetMTU changes the largest packet to n bytes, within the limits that both sides announced when connecting.
-// errInvalid: n is below MinMTU. A packet keeps its size when it is sent again: if longer packets are under way, which
-// the path does not take any more, the connection ends with errShrunk.
+// errInvalid: n is below MinMTU. Fragments that are too long now are sent in parts; if the peer does not take these, or
+// the path no parts, the connection ends with errShrunk.
 func (c *Conn) SetMTU(n int) error {
 	if n < MinMTU {
 		return fmt.Errorf("%w: MTU of %d bytes, must be at least %d", errInvalid, n, MinMTU)
 	}
-	c.fit(n)
-	if !c.sends() {
+	c.routed(n)
+	if !c.sends() || c.divisible() {
 		return nil
 	}
 	for seq := c.una; seq < c.sender.end; seq++ {
@@ -129,10 +130,10 @@ func (c *Conn) SetMTU(n int) error {
 	return nil
 }
 
-// Fits reports whether a fragment of n bytes can be posted. If the fragment was cut before the MTU became smaller and
-// is too long now, the connection ends with errShrunk.
+// Fits reports whether a fragment of n bytes can be posted. If the fragment was cut before the MTU became smaller, is
+// too long now and cannot be sent in parts, the connection ends with errShrunk.
 func (c *Conn) Fits(now Time, n int) bool {
-	if n <= c.MaxFragment() {
+	if n <= c.longest() {
 		return true
 	}
 	c.e.now = max(c.e.now, now)
@@ -145,6 +146,14 @@ func (c *Conn) Fits(now Time, n int) bool {
 func (c *Conn) shrunk() {
 	c.sendBare(kindClose, flagAbort, c.next)
 	c.fail(fmt.Errorf("%w: %d bytes now, while longer packets were under way: connect again", errShrunk, c.mtu))
+}
+
+// longest returns the largest payload of an ordered fragment that can be sent, in parts if need be.
+func (c *Conn) longest() int {
+	if c.divisible() {
+		return min(int(c.mine.mtu), int(c.theirs.mtu)) - HeaderSize - c.overhead()
+	}
+	return c.MaxFragment()
 }
 
 // fit sets the limits of packets for a path that takes n bytes. Sealed packets are not long, because they are opened in
@@ -180,7 +189,7 @@ func (c *Conn) genuine(b []byte, rest [][]byte) []byte {
 }
 
 // input handles a packet of this connection, whose data may continue in rest. It reports whether the frame is kept.
-func (c *Conn) input(frame uint64, b []byte, rest [][]byte) (kept bool) {
+func (c *Conn) input(f Frame, b []byte, rest [][]byte) (kept bool) {
 	e := c.e
 	if c.state < stateAccepted {
 		e.stats.Bad++
@@ -219,7 +228,7 @@ func (c *Conn) input(frame uint64, b []byte, rest [][]byte) (kept bool) {
 	switch h.kind {
 	case kindData:
 		if c.state == stateUp {
-			kept = c.data(h, frame, b, rest)
+			kept = c.data(h, f, b, rest)
 		}
 	case kindPing:
 		c.ackNow = true
@@ -300,7 +309,7 @@ func (c *Conn) Close(now Time, abort bool) {
 	case stateAccepted:
 		e.uncall(c)
 		c.begin()
-		c.fit(maxMTU)
+		c.routed(maxMTU)
 	case stateUp:
 	default:
 		return
@@ -403,6 +412,7 @@ func (c *Conn) tick() {
 		c.startClose()
 		return
 	}
+	c.age()
 	if e.now >= c.stuck() {
 		c.sendBare(kindClose, flagAbort, c.next)
 		c.fail(c.undelivered())
@@ -458,7 +468,7 @@ func (c *Conn) LeastRoundTrip() Time { return c.minRTT }
 // String describes the state of the connection for people.
 func (c *Conn) String() string {
 	return fmt.Sprintf("connection %#x, the peer's %#x, state %d, una %d next %d end %d limit %d, in flight %d, lost %d, window %.1f, rtt %v (least %v, latest %v), reorder %d, backoff %d, "+
-		"cum %d top %d granted %d consumed %d allowed %d, due in %v", c.id, c.peer, c.state, c.una, c.next, c.sender.end, c.limit, c.inflight, c.lost, c.cwnd,
+		"cum %d top %d granted %d consumed %d allowed %d, %v, due in %v", c.id, c.peer, c.state, c.una, c.next, c.sender.end, c.limit, c.inflight, c.lost, c.cwnd,
 		time.Duration(c.srtt), time.Duration(c.minRTT), time.Duration(c.latest), c.reorder, c.backoff,
-		c.cum, c.top, c.granted, c.consumed, c.allowed, time.Duration(c.due-c.e.now))
+		c.cum, c.top, c.granted, c.consumed, c.allowed, c.pmtu, time.Duration(c.due-c.e.now))
 }

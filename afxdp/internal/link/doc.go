@@ -36,9 +36,10 @@
 //   - A peer without the session secret gets no connection. With encryption, an attacker can neither read nor change
 //     nor replay packets; without it, an attacker on the path can forge them.
 //   - A connection whose peer is silent for the dead time breaks, and so does one whose oldest fragment does not arrive
-//     for that time although the peer answers: on a path that does not take long packets any more, for example. A peer
+//     for that time although the peer answers: on a path that takes no packets of 1200 bytes, for example. A peer
 //     that was stopped for less loses nothing, whatever others answer in its place. A peer that was started again is
 //     noticed at once.
+//   - If the path stops taking long packets, messages go on in shorter ones, as long as it takes 1200 bytes.
 //   - No message allocates memory.
 //
 // # Wire format
@@ -58,11 +59,12 @@
 //	44  delay u16 since that packet arrived, in units of 1024 ns, at most 65535
 //	46  words u8 of the bitmap, at most 64; repetitions u8 that arrived, modulo 256
 //	48  sequence number u64 (data; close: of the next fragment)
-//	56  payload of an ordered fragment; or tag u64, offset u64, length u64 and payload of a placed one
+//	56  payload of an ordered fragment; or tag u64, offset u64, length u64 and payload of a placed one. A part of a
+//	    fragment has 8 bytes before these: length u16 of the fragment's payload, number u8 of the part, 5 bytes of 0
 //	at the end, bitmap: bit k is the fragment (cumulative point + 1 + k)
 //
 // Flags are: 1 another fragment of the message follows, 2 placed, 4 key phase, 8 encrypted, 16 not in order (close), 32
-// acknowledge at once. An encrypted packet is AES-256-GCM over everything from byte 48 on. Its first 48 bytes are the
+// acknowledge at once, 64 part of a fragment. An encrypted packet is AES-256-GCM over everything from byte 48 on. Its first 48 bytes are the
 // additional data, the nonce contains the packet number, and the 16 bytes of tag are at the end.
 //
 // Greetings (init, accept) have 176 bytes, so that no answer is longer than what it answers:
@@ -71,7 +73,7 @@
 //	 8  to u64 (init: the endpoint; accept: the dialer's connection), from u64 (endpoint)
 //	24  connection u64, nonce of 16 bytes
 //	48  MTU u32: largest packet in one frame, bytes of a unit; credit u32 (units)
-//	56  options u32 (1: encrypt); longest u16: placed packet; window u16 (fragments)
+//	56  options u32 (1: encrypt, 2: takes parts of fragments); longest u16: placed packet; window u16 (fragments)
 //	64  length u8 and up to 63 bytes of hello
 //	128 cookie of 24 bytes: when it was made u64, and 16 bytes of mac (accept: zero)
 //	152 sent u64: when, by the dialer's clock (accept: zero)
@@ -139,6 +141,14 @@
 // delay alone does not lower a window below four fragments. Losses do, if they exceed the usual losses of the path by
 // three percent. A host that does not run for a moment costs its peers little more than that moment.
 //
+// # Parts
+//
+// Packets that are too long for a path are lost without a word. A fragment that was lost three times, each time while
+// the peer answered later packets, is sent again in parts of 1024 bytes, under its own number; a receiver counts it as
+// arrived once it has all of them. So a repetition never places bytes twice. If the parts arrive, and no whole packet
+// that is as long, packets have at most 1200 bytes from then on. Single fragments of other lengths then search for the
+// longest packet that arrives. After ten minutes the longest packets are tried again (RFC 8899).
+//
 // # Limits
 //
 //   - 65536 connections, each with 64 to 4096 fragments under way. A connection carries at most its window times the
@@ -154,6 +164,6 @@
 // # Sources
 //
 // RFC 8985 (RACK and probes), RFC 9000 (cookies, resets, anti-amplification), RFC 9001 (key phases), RFC 9002 (probe
-// time-outs), RFC 6479 (replay window), Swift (Kumar et al., SIGCOMM 2020), LEDBAT++
+// time-outs), RFC 8899 (path MTU discovery), RFC 6479 (replay window), Swift (Kumar et al., SIGCOMM 2020), LEDBAT++
 // (draft-irtf-iccrg-ledbat-plus-plus).
 package link

@@ -285,7 +285,7 @@ func (e *Endpoint) Input(now Time, from []byte, f Frame) (kept bool) {
 	id := le.Uint64(b[8:])
 	if n := int(id & 0xffff); n < len(e.conns) {
 		if c := e.conns[n]; c != nil && c.id == id {
-			return c.input(f.ID, b, nil)
+			return c.input(f, b, nil)
 		}
 	}
 	e.unknown(b)
@@ -302,7 +302,7 @@ func (e *Endpoint) InputPieces(now Time, first []byte, rest [][]byte) {
 	for _, r := range rest {
 		n += len(r)
 	}
-	const want, not = flagPlaced, flagPlaced | flagSealed | flagMore
+	const want, not = flagPlaced, flagPlaced | flagSealed | flagMore | flagPart
 	if len(first) < placedHeaderSize || int(le.Uint16(first[2:])) != n || kind(first[0]) != kindData || first[1]&not != want || first[46] != 0 {
 		e.stats.Bad++
 		return
@@ -314,7 +314,7 @@ func (e *Endpoint) InputPieces(now Time, first []byte, rest [][]byte) {
 				e.stats.Bad++
 				return
 			}
-			c.input(0, first, rest)
+			c.input(Frame{}, first, rest)
 			return
 		}
 	}

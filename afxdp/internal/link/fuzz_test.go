@@ -13,7 +13,7 @@ func feed(t *testing.T, e *Endpoint, p *trap, c *Conn, script []byte) {
 		size, mode := int(script[0])|int(script[1]&1)<<8, script[1]>>1
 		script = script[2:]
 		size = min(size, len(script))
-		b := bytes.Clone(script[:size])
+		b := append(make([]byte, 0, max(size, e.cfg.Unit)), script[:size]...)
 		script = script[size:]
 		if mode&1 != 0 && len(b) >= 24 { // a size and checksum that hold
 			if mode&2 != 0 && c != nil {

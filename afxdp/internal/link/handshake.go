@@ -48,7 +48,7 @@ func (e *Endpoint) call(now Time, r Route, peer uint64, hello []byte, user any, 
 	}
 	c.mine = greeting{
 		version: version, to: peer, from: e.cfg.ID, id: c.id, mtu: uint32(e.cfg.Unit),
-		longest: uint16(e.cfg.MTU), window: uint16(e.cfg.Window), hello: slices.Clone(hello),
+		longest: uint16(e.cfg.MTU), window: uint16(e.cfg.Window), options: optParts, hello: slices.Clone(hello),
 	}
 	if e.cfg.Encrypt {
 		c.mine.options |= optEncrypt
@@ -360,7 +360,8 @@ func (c *Conn) establish() {
 		e.uncall(c)
 	}
 	c.state = stateUp
-	c.fit(maxMTU)
+	c.pmtu.divides = c.theirs.options&optParts != 0 && min(c.mine.mtu, c.theirs.mtu) >= partPacket
+	c.routed(maxMTU)
 	c.limit = min(uint64(c.theirs.credit), mostCredit)
 	c.lastReceived, c.rejected = e.now, nil
 	c.begin()

@@ -43,6 +43,15 @@ func randomNet(s *sim) netConfig {
 		w.stallAt, w.stallFor = Time(r.Int64N(20e6)), Time(r.Int64N(1.5e9))
 	}
 	randomEnds(r, &w)
+	holds := func(e endConfig) bool {
+		return max(e.unit, e.mtu) >= partPacket && (e.unit == 0 || e.unit >= partPacket)
+	}
+	if r.IntN(4) == 0 && holds(w.ends[0]) && holds(w.ends[1]) {
+		w.hole, w.holeFrom = partPacket+r.IntN(w.mtu), Time(r.Int64N(20e6))
+		if r.IntN(2) == 0 {
+			w.holeTo = w.holeFrom + Time(r.Int64N(100e6))
+		}
+	}
 	return w
 }
 

@@ -29,6 +29,7 @@ type receiver struct {
 	out      int        // frames that the handler holds
 	got      []Fragment // by seq: arrived, not delivered
 	bits     seqSet     // arrived; from cum on
+	partials []partial  // by seq; nil until a part arrives
 
 	newest      uint64 // packet number
 	newestStamp uint32
@@ -47,15 +48,12 @@ type receiver struct {
 // share returns the least number of frames that are reserved for a connection.
 func (cfg *Config) share() int { return Share(cfg.MTU, cfg.Unit) }
 
-// admits checks a fragment, of which more bytes follow in further pieces, against credit and window. It returns the
-// fragment's number and units, and false if it is dropped.
-func (c *Conn) admits(h *header, b []byte, more int) (seq, w uint64, ok bool) {
+// admits checks a fragment, of which more bytes follow in further pieces or parts, against credit and window. It
+// returns the fragment's units, and false if it is dropped.
+func (c *Conn) admits(h *header, seq uint64, b []byte, more int) (w uint64, ok bool) {
 	e := c.e
-	if len(b) < HeaderSize {
-		e.stats.Bad++
-		return 0, 0, false
-	}
-	seq, w = le.Uint64(b[48:]), uint64(units(len(b)+more+c.overhead(), c.unit))
+	w = uint64(units(len(b)+more+c.overhead(), c.unit))
+	begun := c.begun(seq)
 	placed := h.flags&flagPlaced != 0
 	switch {
 	case seq >= c.granted || seq >= c.cum+uint64(len(c.got)):
@@ -64,61 +62,87 @@ func (c *Conn) admits(h *header, b []byte, more int) (seq, w uint64, ok bool) {
 		e.stats.duplicates++
 		c.dups++
 		c.ackNow = true
-	case c.arrived+w > c.granted:
+	case begun && h.flags&flagPart == 0: // its parts arrive, too
+	case !begun && c.arrived+w > c.granted:
 		c.violated("more bytes than its credit")
 	case placed && !e.p.parse(b, more):
 		c.violated("a fragment that is not part of its message")
 	case !placed && w > 1:
 		c.violated("a long fragment that is not placed")
 	default:
-		return seq, w, true
+		return w, true
 	}
-	return 0, 0, false
+	return 0, false
 }
 
 // data handles a fragment and reports whether its frame is kept.
-func (c *Conn) data(h *header, frame uint64, b []byte, rest [][]byte) (kept bool) {
+func (c *Conn) data(h *header, f Frame, b []byte, rest [][]byte) (kept bool) {
 	e := c.e
+	if len(b) < HeaderSize {
+		e.stats.Bad++
+		return false
+	}
+	seq := le.Uint64(b[48:])
+	if h.flags&flagPart != 0 {
+		w, kept, complete := c.part(h, seq, f, b)
+		if complete && c.state == stateUp {
+			c.gathered(h, seq, w)
+		}
+		return kept
+	}
 	more := 0
 	for _, r := range rest {
 		more += len(r)
 	}
-	seq, w, ok := c.admits(h, b, more)
+	w, ok := c.admits(h, seq, b, more)
 	if !ok {
 		return false
 	}
+	c.arrived += w
+	if h.flags&flagPlaced != 0 {
+		c.take(h, seq, w, Fragment{})
+		c.scatter(rest)
+	} else {
+		kept = true
+		c.take(h, seq, w, Fragment{ID: f.ID, Data: b[HeaderSize:], More: h.flags&flagMore != 0})
+	}
+	c.deliver()
+	return kept
+}
+
+// take notes that a fragment has arrived. f is empty if the fragment is placed.
+func (c *Conn) take(h *header, seq, w uint64, f Fragment) {
+	e := c.e
 	if c.toAck == 0 {
 		c.toAckSince = e.now
 	}
 	c.toAck += int(w)
 	c.fresh += w
-	c.arrived += w
 	if seq != c.top || h.flags&flagAsk != 0 {
 		c.ackNow = true // a gap begins or is filled, or the peer asks
 	}
 	c.top = max(c.top, seq+1)
-	mask := uint64(len(c.got) - 1)
-	k := seq & mask
 	c.bits.add(seq)
+	c.got[seq&uint64(len(c.got)-1)] = f
 	if h.flags&flagPlaced != 0 {
 		c.consumed += w
-		c.scatter(rest)
-	} else {
-		kept = true
-		c.got[k] = Fragment{ID: frame, Data: b[HeaderSize:], More: h.flags&flagMore != 0}
 	}
+}
+
+// deliver hands over the ordered fragments that have arrived, up to the first gap.
+func (c *Conn) deliver() {
+	mask := uint64(len(c.got) - 1)
 	for c.state == stateUp && c.cum < c.top && c.bits.has(c.cum) {
 		c.bits.remove(c.cum)
-		k = c.cum & mask
+		k := c.cum & mask
 		f := c.got[k]
 		c.got[k] = Fragment{}
 		c.cum++
 		if f.Data != nil {
 			c.out++
-			e.handler.Deliver(c, f)
+			c.e.handler.Deliver(c, f)
 		}
 	}
-	return kept
 }
 
 // scatter hands over a placed fragment, piece by piece.
@@ -162,6 +186,7 @@ func (c *Conn) dropArrived() {
 			c.got[k] = Fragment{}
 		}
 	}
+	c.dropPartials()
 }
 
 // share reserves the first frames of a connection, which keeps them for its life.

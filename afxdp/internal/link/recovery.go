@@ -113,6 +113,7 @@ func (c *Conn) checkLoss() {
 			continue
 		}
 		c.markLost(seq)
+		s.losses = min(s.losses+1, fewLosses)
 		marked++
 	}
 	if marked > 0 {
@@ -197,8 +198,9 @@ func (c *Conn) probe() {
 	}
 	c.mustProbe = true
 	for seq := c.una; seq < c.next; seq++ {
-		if c.seg(seq).state == segSent {
+		if s := c.seg(seq); s.state == segSent {
 			c.markLost(seq)
+			c.suspects(s)
 			break
 		}
 	}

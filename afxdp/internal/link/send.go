@@ -14,7 +14,12 @@ type segment struct {
 	more  bool
 	tried bool
 	again bool // sent more than once
-	sent  Time
+
+	losses  uint8 // up to fewLosses
+	part    uint8 // the next one to be sent
+	divided bool  // sent in parts
+	trial   bool  // longer than others, to see whether it arrives
+	sent    Time
 }
 
 // size returns the bytes of the segment's packet without tag and bitmap.
@@ -94,10 +99,10 @@ func (c *Conn) Unacknowledged() int {
 
 // Post sends the next fragment of an ordered message. Its n bytes, at most MaxFragment, begin at HeaderSize in the data
 // of a frame from the carrier, which belongs to the connection from now on. Post panics without Room, which includes
-// connections that are not established, or if n is too large. Call Flush after a batch.
+// connections that are not established, or if n is too large: see Fits. Call Flush after a batch.
 func (c *Conn) Post(now Time, f Frame, n int, more bool) {
 	c.e.now = max(c.e.now, now)
-	if n < 0 || n > c.MaxFragment() || c.Room() <= 0 {
+	if n < 0 || n > c.longest() || c.Room() <= 0 {
 		panic("link: Post of a fragment that is too long, or without Room")
 	}
 	*c.seg(c.end) = segment{data: f.Data, frame: f.ID, n: int32(n), w: 1, more: more}
@@ -173,7 +178,13 @@ func (c *Conn) needsCredit() bool {
 }
 
 // nextPart returns the bytes of a transfer's next fragment.
-func (c *Conn) nextPart(t *Transfer) int { return int(min(t.Len-t.next, uint64(c.maxPlaced()))) }
+func (c *Conn) nextPart(t *Transfer) int {
+	most := c.maxPlaced()
+	if n := c.trial(); n > 0 {
+		most = n - placedHeaderSize - c.overhead()
+	}
+	return int(min(t.Len-t.next, uint64(most)))
+}
 
 // unitsOf returns the credit that a placed fragment of n bytes takes.
 func (c *Conn) unitsOf(n int) int { return units(placedHeaderSize+n+c.overhead(), c.peerUnit) }
@@ -183,7 +194,9 @@ func (c *Conn) fragment() {
 	t := c.first
 	n := c.nextPart(t)
 	w := c.unitsOf(n)
-	*c.seg(c.end) = segment{t: t, off: t.next, n: int32(n), w: int32(w)}
+	trial := n > c.maxPlaced()
+	c.pmtu.trying = c.pmtu.trying || trial
+	*c.seg(c.end) = segment{t: t, off: t.next, n: int32(n), w: int32(w), trial: trial}
 	c.end++
 	c.used += uint64(w)
 	t.next += uint64(n)
@@ -220,8 +233,40 @@ func (c *Conn) repeat() bool {
 
 // transmit sends a segment that is queued or lost. It reports whether the carrier took it.
 func (c *Conn) transmit(seq uint64) bool {
-	e := c.e
 	s := c.seg(seq)
+	flags := uint8(0)
+	if s.more {
+		flags = flagMore
+	}
+	if s.t != nil {
+		flags |= flagPlaced
+	}
+	if c.ask(int(s.w)) {
+		flags |= flagAsk
+	}
+	send := c.sendWhole
+	if c.divides(s) {
+		send = c.sendParts
+	}
+	if !send(seq, s, flags) {
+		return false
+	}
+	s.state, s.sent = segSent, c.e.now
+	if seq == c.una && !s.tried {
+		c.advancedAt = c.e.now
+	}
+	s.again = s.tried
+	s.tried = true
+	c.inflight += int(s.w)
+	c.mustProbe = false
+	c.spent(int(s.w))
+	c.soon(c.probeAt())
+	return true
+}
+
+// sendWhole sends a segment in one packet. It reports whether the carrier took it.
+func (c *Conn) sendWhole(seq uint64, s *segment, flags uint8) bool {
+	e := c.e
 	f, own := Frame{ID: s.frame, Data: s.data}, s.data != nil && c.sealer == nil
 	if !own {
 		var ok bool
@@ -234,44 +279,28 @@ func (c *Conn) transmit(seq uint64) bool {
 			return false
 		}
 	}
-	h := header{kind: kindData}
-	if s.more {
-		h.flags = flagMore
-	}
-	if c.ask(int(s.w)) {
-		h.flags |= flagAsk
-	}
 	n := HeaderSize + int(s.n)
 	b := f.Data
 	if s.t != nil {
-		h.flags |= flagPlaced
 		n = placedHeaderSize + int(s.n)
-		le.PutUint64(b[56:], s.t.Tag)
-		le.PutUint64(b[64:], s.off)
-		le.PutUint64(b[72:], s.t.Total)
+		c.putPlaced(b[56:], s)
 		e.handler.Fill(c, s.t, s.off, b[placedHeaderSize:n])
 	} else if !own {
 		copy(b[HeaderSize:], s.data[HeaderSize:n])
 	}
 	le.PutUint64(b[48:], seq)
-	sent := c.emit(f, n, &h)
+	sent := c.emit(f, n, &header{kind: kindData, flags: flags})
 	if !own {
 		e.carrier.Put(f.ID)
 	}
-	if !sent {
-		return false
-	}
-	s.state, s.sent = segSent, e.now
-	if seq == c.una && !s.tried {
-		c.advancedAt = e.now
-	}
-	s.again = s.tried
-	s.tried = true
-	c.inflight += int(s.w)
-	c.mustProbe = false
-	c.spent(int(s.w))
-	c.soon(c.probeAt())
-	return true
+	return sent
+}
+
+// putPlaced writes the header's fields about the message of a placed segment.
+func (c *Conn) putPlaced(b []byte, s *segment) {
+	le.PutUint64(b, s.t.Tag)
+	le.PutUint64(b[8:], s.off)
+	le.PutUint64(b[16:], s.t.Total)
 }
 
 // sendBare sends a packet without data.
@@ -296,8 +325,12 @@ func (c *Conn) emit(f Frame, n int, h *header) bool {
 	e := c.e
 	h.conn, h.pn, h.stamp = c.peer, c.pn+1, uint32(e.now>>10)
 	c.acknowledge(h)
-	complete := n <= c.short || h.words == 0
-	for n+8*int(h.words)+c.overhead() > c.short && h.words > 0 {
+	most := c.short
+	if h.flags&flagPart != 0 {
+		most = min(most, partPacket)
+	}
+	complete := n <= most || h.words == 0
+	for n+8*int(h.words)+c.overhead() > most && h.words > 0 {
 		h.words--
 	}
 	b := f.Data
@@ -396,6 +429,11 @@ func (c *Conn) ack(seq uint64) int {
 	}
 	s.state = segAcked
 	c.sacked.add(seq)
+	if n := s.size() + c.overhead(); s.divided {
+		c.arrivedDivided(n)
+	} else {
+		c.arrivedWhole(n)
+	}
 	if t := s.t; t != nil {
 		s.t = nil
 		if t.unacked--; t.unacked == 0 && t.next == t.Len {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 )
@@ -34,10 +33,10 @@ type netConfig struct {
 	stallAt, stallFor Time // of host 1
 	stallEvery        Time // each host stands still so often on average, at random times; 0: never
 	stallLong         Time // for so long
-	hole              int  // from holeFrom on, longer packets are lost; 0: none
-	holeFrom          Time
+	hole              int  // from holeFrom to holeTo, longer packets are lost; 0: none
+	holeFrom, holeTo  Time // holeTo 0: never
 	keyPackets        uint64
-	sendFrames        int // of each host; default 1024
+	sendFrames        int // of each host; default 1024 more than three windows
 	longFrames        int // of each host; default 16
 	unit              int // bytes in a frame of each host; 0: the MTU
 	ends              [2]endConfig
@@ -47,6 +46,7 @@ type netConfig struct {
 type endConfig struct {
 	mtu, unit, window, frames int
 	old                       bool // it knows of no units
+	whole                     bool // it takes no parts
 }
 
 type simEvent struct {
@@ -216,7 +216,7 @@ func (s *sim) addHost(cfg Config) *simHost {
 		s.t.Fatal(err)
 	}
 	n := s.w.sendFrames
-	setDefault(&n, 1024)
+	setDefault(&n, 1024+3*h.e.cfg.Window) // the windows of three connections take some, and sealing one more
 	for k := range n {
 		h.mem = append(h.mem, make([]byte, h.e.cfg.Unit))
 		h.free = append(h.free, uint64(k))
@@ -245,7 +245,7 @@ func (s *sim) carry(from, to int, p []byte) {
 	if s.spy != nil {
 		s.spy(from, to, p)
 	}
-	if s.now >= w.cutFrom && s.now < w.cutTo || w.hole > 0 && s.now >= w.holeFrom && len(p) > w.hole {
+	if s.now >= w.cutFrom && s.now < w.cutTo || w.hole > 0 && s.now >= w.holeFrom && (w.holeTo == 0 || s.now < w.holeTo) && len(p) > w.hole {
 		return
 	}
 	copies := 1
@@ -288,7 +288,7 @@ func (s *sim) carry(from, to int, p []byte) {
 		if w.reorder > 0 && s.rnd.Float64() < w.reorder {
 			at += Time(s.rnd.Int64N(int64(w.late)))
 		}
-		b := slices.Clone(p)
+		b := append(make([]byte, 0, max(len(p), s.hosts[to].e.cfg.Unit)), p...) // a frame has room for a unit
 		if w.damage > 0 && s.rnd.Float64() < w.damage {
 			switch k := s.rnd.IntN(len(b)); s.rnd.IntN(3) {
 			case 0:
@@ -494,6 +494,9 @@ func (s *sim) connect(a, b int) (x, y *simConn) {
 	for _, z := range []*simConn{x, y} {
 		if z.h.end.old {
 			z.c.mine.longest, z.c.mine.window = 0, 0
+		}
+		if z.h.end.whole {
+			z.c.mine.options &^= optParts
 		}
 	}
 	x.h.conns, y.h.conns = append(x.h.conns, x), append(y.h.conns, y)

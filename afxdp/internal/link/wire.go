@@ -56,6 +56,7 @@ const (
 	flagSealed             // encrypted
 	flagAbort              // of kindClose: not in order
 	flagAsk                // of kindData: acknowledge at once
+	flagPart               // of kindData: a part of a fragment
 )
 
 var le = binary.LittleEndian
@@ -84,6 +85,7 @@ type header struct {
 //	 8 conn u64, 16 pn u64, 24 cum u64
 //	32 credit u32, stamp u32, echo u32, delay u16, words u8, dups u8
 //	48 seq u64 (data, close)
+//	56 length u16 of the fragment's payload, part u8, 5 zero bytes (part); what follows is 8 bytes farther
 //	56 tag u64, offset u64, total u64 (placed)
 
 func putHeader(b []byte, h *header) {
@@ -188,8 +190,11 @@ const (
 	atNoteMAC        = 40
 )
 
-// optEncrypt is the bit of a greeting's options that asks for encryption.
-const optEncrypt = 1
+// Bits of a greeting's options.
+const (
+	optEncrypt = 1 << iota // packets are to be encrypted
+	optParts               // the sender of the greeting takes parts of fragments
+)
 
 // greeting is an Init or Accept.
 type greeting struct {
