@@ -30,6 +30,7 @@ struct host_nic {
 	struct output **out;
 	uint32_t outputs;
 	uint64_t allocated;
+	uint64_t taken_early;
 	int64_t fail_after;
 	uint64_t random;
 	struct host_doorbell *doorbells;
@@ -346,13 +347,37 @@ void host_fail_after(struct host_nic *h, int64_t after)
 	h->fail_after = after;
 }
 
+/*
+ * A message that a receive has taken while it arrives gives its local memory back. A message
+ * that has arrived whole does so when a doorbell rings; one that will not come, when the
+ * driver or another NIC has said so.
+ */
+static bool step(struct host_nic *h)
+{
+	const struct ncp *ncp = h->ncp;
+	uint32_t held = ncp->held[NCP_MEMORY], taken = ncp->taken;
+	struct qnix_statistics before = ncp->stat;
+	bool did = ncp_step(h->ncp);
+
+	if (ncp->held[NCP_MEMORY] < held && ncp->taken == taken &&
+	    ncp->stat.doorbells == before.doorbells &&
+	    ncp->stat.system_messages == before.system_messages)
+		h->taken_early++;
+	return did;
+}
+
 uint32_t host_run(struct host_nic *h, uint32_t budget)
 {
 	uint32_t n = 0;
 
-	while (n < budget && ncp_step(h->ncp))
+	while (n < budget && step(h))
 		n++;
 	return n;
+}
+
+uint64_t host_taken_early(const struct host_nic *h)
+{
+	return h->taken_early;
 }
 
 const void *host_tx_peek(struct host_nic *h, uint16_t nic, uint32_t *size)

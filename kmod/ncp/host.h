@@ -40,6 +40,11 @@ uint64_t host_allocated(const struct host_nic *h);
 void host_fail_after(struct host_nic *h, int64_t after);
 
 uint32_t host_run(struct host_nic *h, uint32_t budget);
+/*
+ * Returns how many messages a receive has taken while they arrived in local memory, at least.
+ * All receives must ask for a doorbell.
+ */
+uint64_t host_taken_early(const struct host_nic *h);
 /* Output FIFO of one NIC: oldest frame, or NULL. */
 const void *host_tx_peek(struct host_nic *h, uint16_t nic, uint32_t *size);
 void host_tx_consume(struct host_nic *h, uint16_t nic);

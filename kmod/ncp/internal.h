@@ -170,7 +170,7 @@ struct ncp_send {
 	struct ncp_receive *to;	/* the receive with the request, if it is on this NIC */
 	struct ncp_map map;
 	u32 id;			/* of the request */
-	u32 len, left;
+	u32 len, left;		/* of the message; still to come, also from local memory */
 	u32 packet;		/* bytes of each packet but the last */
 	u16 context, counter;
 	u8 state, flags;
@@ -197,7 +197,7 @@ enum ncp_receive_state {
 	NCP_RECEIVE_BUFFER,	/* the same into local memory: Context field invalid */
 	NCP_RECEIVE_HELD,	/* wholly in local memory */
 	NCP_RECEIVE_REQUEST,	/* a request that could not be granted */
-	NCP_RECEIVE_CLAIM,	/* gets a message of local memory, in @source */
+	NCP_RECEIVE_CLAIM,	/* gets what is in local memory of a message, in @source */
 };
 
 struct ncp_receive {
@@ -208,11 +208,11 @@ struct ncp_receive {
 	struct ncp_process *process;
 	struct ncp_send *from;	/* the sender is on this NIC */
 	struct ncp_receive *source, *claim;	/* a CLAIM's message; a message's CLAIM */
-	struct ncp_link drain;	/* in its process's drains: a CLAIM whose message is whole */
+	struct ncp_link drain;	/* in its process's drains: a CLAIM */
 	struct ncp_map map;
 	u32 id;			/* of the request */
 	u32 room;		/* room that the process posted */
-	u32 len, left;		/* of the message; still to come */
+	u32 len, left;		/* of the message; still to come, also from local memory */
 	u32 packet;
 	u32 partial;		/* bytes of the packet that is coming, which were more than one step's */
 	u32 moved;		/* bytes delivered */
@@ -515,6 +515,7 @@ enum ncp_moved ncp_receive_data(struct ncp_receive *r, struct ncp_process *from,
 void ncp_receive_fail(struct ncp_receive *r, u32 result);
 void ncp_receive_unmatch(struct ncp_receive *r);
 void ncp_receive_free(struct ncp_receive *r);
+void ncp_receive_replace(struct ncp_receive *r, struct ncp_receive *old);
 void ncp_receive_drop(struct ncp_receive *r);
 void ncp_drain(struct ncp_process *p);
 

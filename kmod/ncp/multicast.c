@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Broadcast and Multicast: one send operation, a leg, to each receiver. The specification
- * keeps a counter with a local copy of the data. Here the counter is in the operation of
- * the context, and the legs read the process's own memory, which is as fast.
+ * Broadcast and Multicast: one send operation, a leg, to each receiver.
+ *
+ * Step 1 of the specification, which copies the data to a local buffer, is left out
+ * deliberately: the legs read the process's own memory, which is as fast and needs no local
+ * memory. The counter of the buffer (steps 2 and 3) is in the operation of the context.
  */
 #include "internal.h"
 

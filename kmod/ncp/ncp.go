@@ -112,6 +112,10 @@ func (n *hostNIC) failAfter(count int) { C.host_fail_after(n.host, C.int64_t(cou
 // step runs up to budget steps and returns how many did work; fewer than budget means that there is no more work.
 func (n *hostNIC) step(budget int) int { return int(C.host_run(n.host, C.uint32_t(budget))) }
 
+// takenEarly returns how many messages a receive has taken while they arrived in local memory, at least. All receives
+// must ask for a doorbell.
+func (n *hostNIC) takenEarly() int { return int(C.host_taken_early(n.host)) }
+
 // weight returns the cost of the last step: 1 for an ordinary one.
 func (n *hostNIC) weight() int { return int(C.ncp_weight(n.ncp)) }
 

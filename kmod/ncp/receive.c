@@ -82,19 +82,52 @@ static enum ncp_moved deliver(struct ncp_receive *r, struct ncp_process *from,
 	return result;
 }
 
-/* ---- Messages of local memory that a receive takes: the order of the receives is kept ---- */
+/* ---- Receive, steps 4 to 7: a receive takes a message of local memory ---- */
 
-/* Returns false if this step's work is done; it then takes turns with the process's sends. */
+/*
+ * @r takes the place of @old: a request, or the rest of a message that is arriving. @old is
+ * freed, with its local memory.
+ */
+void ncp_receive_replace(struct ncp_receive *r, struct ncp_receive *old)
+{
+	r->state = NCP_RECEIVE_ACTIVE;
+	r->from = old->from;
+	if (r->from)
+		r->from->to = r;
+	old->from = NULL;
+	r->id = old->id;
+	r->len = old->len;
+	r->left = old->left;
+	r->packet = old->packet;
+	r->partial = old->partial;
+	r->counter = old->counter;
+	ncp_push(&r->match.peer->receives, &r->at_peer);
+	ncp_replace(&r->process->matches, &old->match, &r->match);
+	ncp_receive_free(old);
+}
+
+/*
+ * Step 6: delivers the bytes that are in local memory. More may arrive there meanwhile; once
+ * the receive has all of them, the rest of the message goes to its memory. Step 7: rings if
+ * that was the whole message. Returns false if this step's work is done; it then takes turns
+ * with the process's sends.
+ */
 static bool drain(struct ncp_receive *r)
 {
 	struct ncp_receive *b = r->source;
-	u32 took;
+	u32 at = r->len - r->left, n = b->len - b->left + b->partial - at, took;
+	struct ncp_map map;
 
-	deliver(r, NULL, &b->map, r->len - r->left, r->left, &took);
+	ncp_map_memory(&map, b->buffer + at, n);
+	deliver(r, NULL, &map, at, n, &took);
 	r->left -= took;
-	if (r->left)
+	if (took < n)
 		return false;
 	ncp_unlink(&r->drain);
+	if (b->state == NCP_RECEIVE_BUFFER) {
+		ncp_receive_replace(r, b);
+		return true;
+	}
 	ncp_receive_free(b);
 	done(r);
 	return true;
@@ -106,30 +139,30 @@ void ncp_drain(struct ncp_process *p)
 		ncp_rest(p);
 }
 
-/* A message with a receive is complete. It may be freed. */
-static void whole(struct ncp_receive *b)
-{
-	struct ncp_receive *r = b->claim;
-	struct ncp_process *p = b->process;
-
-	ncp_remove(&p->matches, &b->match);
-	ncp_map_memory(&b->map, b->buffer, b->len);
-	if (ncp_empty(&p->drains) && drain(r))
-		return;
-	ncp_push(&p->drains, &r->drain);
-	ncp_schedule(p);
-}
-
-/* Steps 4 to 7: a receive takes a message that arrived, or began to arrive, before it. */
+/* A receive takes a message that arrived, or began to arrive, before it. */
 static void claim(struct ncp_receive *r, struct ncp_receive *b)
 {
+	struct ncp_process *p = r->process;
+
 	r->state = NCP_RECEIVE_CLAIM;
 	r->source = b;
 	b->claim = r;
 	r->len = b->len;
 	r->left = b->len;
 	if (b->state == NCP_RECEIVE_HELD)
-		whole(b);
+		ncp_remove(&p->matches, &b->match);
+	/* The order of the receives is kept. */
+	if (ncp_empty(&p->drains) && drain(r))
+		return;
+	ncp_push(&p->drains, &r->drain);
+	ncp_schedule(p);
+}
+
+/* The message that @r takes will not come. */
+static void unclaim(struct ncp_receive *r)
+{
+	ncp_unlink(&r->drain);
+	ncp_rest(r->process);
 }
 
 /*
@@ -162,8 +195,9 @@ enum ncp_moved ncp_receive_data(struct ncp_receive *r, struct ncp_process *from,
 		if (r->from)
 			r->from->to = NULL;
 		r->from = NULL;
+		/* A receive has taken it: the next message of that sender and tag may come. */
 		if (r->claim)
-			whole(r);
+			ncp_remove(&p->matches, &r->match);
 		return NCP_MOVED;
 	}
 	take_out(r);
@@ -178,8 +212,10 @@ void ncp_receive_fail(struct ncp_receive *r, u32 result)
 
 	if (!ncp_empty(&r->dynamic)) {
 		ncp_receive_free(r);
-		if (c)
-			ncp_ring_receive(c, result, 0);
+		if (c) {
+			unclaim(c);
+			ncp_ring_receive(c, result, c->moved);
+		}
 		return;
 	}
 	take_out(r);
@@ -192,6 +228,7 @@ void ncp_receive_unmatch(struct ncp_receive *r)
 	struct ncp_receive *c = r->claim;
 
 	if (c) {
+		unclaim(c);
 		c->state = NCP_RECEIVE_POSTED;
 		ncp_push(&r->match.peer->receives, &c->at_peer);
 		ncp_replace(&r->process->matches, &r->match, &c->match);
@@ -249,14 +286,16 @@ void ncp_receive_command(struct ncp_process *p, u16 index)
 		claim(r, first);
 		return;
 	}
+	if (first && first->state == NCP_RECEIVE_REQUEST) {
+		ncp_request_take(r, first);
+		return;
+	}
 	r->state = NCP_RECEIVE_POSTED;
 	ncp_push(&r->match.peer->receives, &r->at_peer);
-	if (first && first->state == NCP_RECEIVE_REQUEST)
-		ncp_request_take(r, first);
-	else
-		ncp_append(&p->matches, &r->match);
+	ncp_append(&p->matches, &r->match);
 }
 
+/* A matched receive continues, also one that takes a message of local memory. */
 void ncp_receive_cancel(struct ncp_receive *r)
 {
 	if (r->state != NCP_RECEIVE_POSTED)

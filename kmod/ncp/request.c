@@ -68,18 +68,7 @@ static void fill(struct ncp_receive *r, const struct ncp_request *q)
 /* A receive that was just posted takes the remembered request @old. */
 void ncp_request_take(struct ncp_receive *r, struct ncp_receive *old)
 {
-	r->from = old->from;
-	if (r->from)
-		r->from->to = r;
-	r->id = old->id;
-	r->len = old->len;
-	r->left = old->len;
-	r->packet = old->packet;
-	r->counter = 0;
-	r->state = NCP_RECEIVE_ACTIVE;
-	old->from = NULL;
-	ncp_replace(&r->process->matches, &old->match, &r->match);
-	ncp_receive_free(old);
+	ncp_receive_replace(r, old);
 	reply(r);
 }
 
