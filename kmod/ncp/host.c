@@ -433,6 +433,41 @@ uint32_t host_doorbells(struct host_nic *h, struct host_doorbell *to, uint32_t m
 	return n;
 }
 
+uint32_t host_members(struct host_nic *h, const uint8_t *group, struct host_member *to,
+		      uint32_t most)
+{
+	struct ncp_group *g = ncp_group_named(h->ncp, group);
+	struct ncp_link *l, *n;
+	uint32_t i = 0;
+
+	if (!g)
+		return 0;
+	ncp_for_each(l, n, &g->members) {
+		const struct ncp_member *m = ncp_entry(l, struct ncp_member, in_group);
+
+		if (i == most)
+			break;
+		to[i].nic = m->peer->nic;
+		to[i].pid = m->peer->pid;
+		to[i].generation = m->peer->generation;
+		to[i++].serial = m->serial;
+	}
+	return g->count;
+}
+
+void host_set_round(struct host_nic *h, const uint8_t *group, uint32_t round)
+{
+	struct ncp_group *g = ncp_group_named(h->ncp, group);
+	struct ncp_link *l, *n;
+
+	ncp_for_each(l, n, &g->members) {
+		struct ncp_member *m = ncp_entry(l, struct ncp_member, in_group);
+
+		m->round = round;
+		m->done = round;
+	}
+}
+
 bool host_input_empty(const struct host_nic *h)
 {
 	return !h->in.used;

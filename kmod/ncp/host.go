@@ -161,3 +161,23 @@ func (n *hostNIC) receive(from uint16, frame []byte) bool {
 func (n *hostNIC) carry(to *hostNIC, most int) int {
 	return int(C.host_carry(n.host, to.host, C.uint32_t(most)))
 }
+
+// hostMember is a membership as a NIC knows it. A process that leaves and joins again has another serial.
+type hostMember struct {
+	nic, pid, generation, _ uint16
+	serial                  uint32
+}
+
+// members returns the members of the group that the NIC knows, at most 64.
+func (n *hostNIC) members(group string) []hostMember {
+	name := makeName(group)
+	all := make([]hostMember, 64)
+	k := C.host_members(n.host, (*C.uint8_t)(&name[0]), (*C.struct_host_member)(unsafe.Pointer(&all[0])), 64)
+	return all[:min(int(k), len(all))]
+}
+
+// setRound sets the number of the last barrier of all members of the group that the NIC knows.
+func (n *hostNIC) setRound(group string, round uint32) {
+	name := makeName(group)
+	C.host_set_round(n.host, (*C.uint8_t)(&name[0]), C.uint32_t(round))
+}

@@ -58,4 +58,17 @@ uint16_t host_id(const struct host_nic *h);
 /* Returns the largest number of names in one bucket of the Name Table. */
 uint32_t host_longest_chain(const struct host_nic *h);
 
+
+/* A membership as a NIC knows it. A process that leaves and joins again has another serial. */
+struct host_member {
+	uint16_t nic, pid, generation, pad;
+	uint32_t serial;
+};
+
+/* Returns how many members of the group the NIC knows; up to @most of them are in @to. */
+uint32_t host_members(struct host_nic *h, const uint8_t *group, struct host_member *to,
+		      uint32_t most);
+/* Sets the number of the last barrier of all members that the NIC knows. */
+void host_set_round(struct host_nic *h, const uint8_t *group, uint32_t round);
+
 #endif /* _QNIX_NCP_HOST_H */

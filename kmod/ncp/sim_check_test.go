@@ -19,7 +19,7 @@ func (s *sim) listen(a *actor) {
 		case r == 0:
 			a.registered = true
 			for _, m := range a.groups {
-				m.settled = len(s.byID)
+				m.settled = s.tick()
 			}
 		default:
 			// A process that joined a group in the meantime may have been one too many.
@@ -73,7 +73,7 @@ func (s *sim) sent(a *actor, i uint16, got state, n int) {
 		if got == done {
 			s.stats.joins++
 			if m := a.groups[op.group]; m != nil && op.command == cmdJoinGroup {
-				m.settled = len(s.byID)
+				m.settled = s.tick()
 			}
 		}
 		// Where a leaver's message has not come yet, the group may seem full.
@@ -104,39 +104,51 @@ func (s *sim) sent(a *actor, i uint16, got state, n int) {
 	}
 }
 
-// A barrier that is done: all who were members everywhere when it was posted have posted as many.
+// barrierRang checks a barrier that is done: all members that a's NIC certainly knew when it was posted have posted one
+// for it. That may have rung as GONE, if a member has left, and a's NIC did not know yet.
 func (s *sim) barrierRang(a *actor, op *simSend, got state) {
-	g := op.group
-	s.stats.barriers += b2i(got == done)
-	if g.changes != op.change {
-		if got != done && got != gone && got != invalid && got != unknown {
-			s.failf("p%d: barrier of %s: %v", a.uid, g.name, got)
-		}
-		return
-	}
-	m := a.groups[g]
+	g, x := op.group, op.barrier
+	x.rang = s.tick()
+	x.never = got == invalid || got == unknown
 	if got != done {
-		// The group was not whole when the command was read, or a member has ended: others may have left it.
-		if got != gone && got != invalid && got != unknown {
+		// The group was not whole when the command was read, or a member has left.
+		if got != gone && !x.never {
 			s.failf("p%d: barrier of %s: %v", a.uid, g.name, got)
 		}
 		return
 	}
-	m.done++
+	s.stats.barriers++
+	m := a.groups[g]
+	if m == nil || !slices.Contains(m.barriers, x) {
+		return // a has left
+	}
 	if g.count() != g.size && !g.left { // word of a leaver may be on its way
 		s.failf("p%d: barrier of %s is done with %d of %d members", a.uid, g.name, g.count(), g.size)
 	}
 	for _, b := range g.members {
-		if at := b.groups[g].settled; at == 0 || at >= op.posted {
-			return // some NICs count with whom was there before
+		other := b.groups[g]
+		if b == a || other.settled == 0 || other.settled >= x.posted {
+			continue
+		}
+		s.stats.checked++
+		before := m.matched[other]
+		if !m.match(other, x) {
+			s.failf("p%d: barrier %d of %s is done, and p%d has posted %d, the first %d for earlier ones", a.uid,
+				slices.Index(m.barriers, x)+1, g.name, b.uid, len(other.barriers), before)
 		}
 	}
-	s.stats.checked++
-	for _, b := range g.members {
-		if n := b.groups[g].posted; n < m.done {
-			s.failf("p%d: barrier %d of %s is done, and p%d has posted %d", a.uid, m.done, g.name, b.uid, n)
+}
+
+// match finds the other member's barrier that has completed with x, behind those for earlier ones.
+func (m *membership) match(other *membership, x *simBarrier) bool {
+	for i := m.matched[other]; i < len(other.barriers); i++ {
+		m.matched[other] = i + 1
+		// A barrier that rang before x was posted was one of other members, as x's NIC knew.
+		if y := other.barriers[i]; !y.never && (y.rang == 0 || y.rang > x.posted || !x.current) {
+			return true
 		}
 	}
+	return false
 }
 
 func (s *sim) received(a *actor, i uint16, got state, n int) {

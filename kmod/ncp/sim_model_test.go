@@ -35,8 +35,7 @@ type simSend struct {
 	message  *simMessageSent
 	to       []int // uids
 	group    *simGroup
-	change   int
-	posted   int // of the simulation's messages, how many there were
+	barrier  *simBarrier
 	canceled bool
 	early    bool // a receiver was not registered when it was posted
 }
@@ -51,36 +50,36 @@ type simReceive struct {
 	canceled bool
 }
 
-// simGroup knows who should be in a group; change counts how often that changed.
+// simGroup knows who should be in a group.
 type simGroup struct {
 	name    string
 	size    int
 	members []*actor
-	changes int
 	left    bool // somebody has
 }
 
-// membership counts barriers since the group last changed.
+// membership has the barriers that a process has posted since it joined.
 type membership struct {
-	posted int // barriers, with those from before that may count
-	done   int
-	// After how many messages of the simulation all NICs knew of it; 0: not yet.
-	settled int
+	barriers []*simBarrier
+	settled  int // time when all NICs knew of it; 0: not yet
+	// Of other members, how many barriers are behind: the last one has completed with one of this process.
+	matched map[*membership]int
+}
+
+// simBarrier is a barrier that a process has posted.
+type simBarrier struct {
+	posted int  // time
+	rang   int  // time; 0: not yet
+	never  bool // its command was refused: the process did not enter it
+	// Its NIC knew no member any more that has left: what rang before it was posted belongs to other members.
+	current bool
 }
 
 func (g *simGroup) count() int { return len(g.members) }
 
-func (g *simGroup) change(a *actor, m *membership) {
+func (g *simGroup) join(a *actor) {
+	a.groups[g] = &membership{matched: map[*membership]int{}}
 	g.members = append(g.members, a)
-	g.changed()
-}
-
-// changed begins the count of barriers anew, with those that may count from now on.
-func (g *simGroup) changed() {
-	g.changes++
-	for _, a := range g.members {
-		*a.groups[g] = membership{posted: a.inBarrier(g), settled: a.groups[g].settled}
-	}
 }
 
 func (g *simGroup) leave(a *actor) {
@@ -91,7 +90,6 @@ func (g *simGroup) leave(a *actor) {
 	}
 	g.left = true
 	delete(a.groups, g)
-	g.changed()
 }
 
 // inBarrier is how many barriers of g the process has posted that have not rung.
@@ -335,10 +333,8 @@ func (s *sim) actGroup(a *actor) {
 	m := a.groups[g]
 	switch {
 	case m == nil && g.count() < g.size:
-		m = &membership{}
-		a.groups[g] = m
-		g.change(a, m)
-		a.sends[i] = simSend{busy: true, command: cmdJoinGroup, group: g, change: g.changes}
+		g.join(a)
+		a.sends[i] = simSend{busy: true, command: cmdJoinGroup, group: g}
 		a.join(uint16(i), g.name, uint32(g.size))
 		s.tracef("p%d joins %s", a.uid, g.name)
 	case m == nil:
@@ -348,10 +344,31 @@ func (s *sim) actGroup(a *actor) {
 		a.post(cmdLeaveGroup, uint16(i), 0, g.name)
 		s.tracef("p%d leaves %s", a.uid, g.name)
 	default:
-		m := a.groups[g]
-		m.posted++
-		a.sends[i] = simSend{busy: true, command: cmdBarrier, group: g, change: g.changes, posted: len(s.byID)}
-		a.barrier(uint16(i), g.name, uint32(g.size))
-		s.tracef("p%d posts barrier %d.%d of %s", a.uid, g.changes, m.posted, g.name)
+		s.barrier(a, i, g)
 	}
+}
+
+func (s *sim) barrier(a *actor, i int, g *simGroup) {
+	m := a.groups[g]
+	b := &simBarrier{posted: s.tick(), current: s.current(a.node, g)}
+	m.barriers = append(m.barriers, b)
+	a.sends[i] = simSend{busy: true, command: cmdBarrier, group: g, barrier: b}
+	a.process.barrier(uint16(i), g.name, uint32(g.size))
+	s.tracef("p%d posts barrier %d of %s, context %d", a.uid, len(m.barriers), g.name, i)
+}
+
+func (s *sim) tick() int {
+	s.now++
+	return s.now
+}
+
+// current reports whether all members of g that NIC n knows are members at their own NICs.
+func (s *sim) current(n *node, g *simGroup) bool {
+	for _, m := range n.nic.members(g.name) {
+		at := slices.IndexFunc(s.nodes, func(n *node) bool { return n.nic.id == m.nic })
+		if at < 0 || !slices.Contains(s.nodes[at].nic.members(g.name), m) {
+			return false
+		}
+	}
+	return true
 }

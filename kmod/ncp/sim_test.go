@@ -36,6 +36,7 @@ type sim struct {
 	byID   []*simMessageSent
 	lastID uint16 // coordinates
 	base   map[*node]uint64
+	now    int // counts events of groups
 	most   int // processes
 	stats  simStats
 }
@@ -111,17 +112,24 @@ func (s *sim) addNIC() {
 
 func (s *sim) register() {
 	n := s.nodes[s.rng.IntN(len(s.nodes))]
-	a := &actor{uid: len(s.actors), groups: map[*simGroup]*membership{}}
 	r := registrationSizes{commands: 8 << s.rng.IntN(3), sends: 1 + uint32(s.rng.IntN(6)), receives: 1 + uint32(s.rng.IntN(6)),
 		regionSize: 512, poolEntries: 32}
-	group, size := "", uint32(0)
+	var group *simGroup
 	if len(s.groups) > 0 && s.chance(50) {
 		if g := s.groups[s.rng.IntN(len(s.groups))]; g.count() < g.size {
-			group, size = g.name, uint32(g.size)
-			m := &membership{}
-			a.groups[g] = m
-			g.change(a, m)
+			group = g
 		}
+	}
+	s.registerOn(n, group, r)
+}
+
+// registerOn begins a registration on NIC n, in a group if it is not nil.
+func (s *sim) registerOn(n *node, g *simGroup, r registrationSizes) *actor {
+	a := &actor{uid: len(s.actors), groups: map[*simGroup]*membership{}}
+	group, size := "", uint32(0)
+	if g != nil {
+		group, size = g.name, uint32(g.size)
+		g.join(a)
 	}
 	a.process, a.cookie = n.begin(fmt.Sprint("p", a.uid), group, size, r)
 	a.sends = make([]simSend, r.sends)
@@ -131,6 +139,7 @@ func (s *sim) register() {
 	s.expect(a)
 	s.actors = append(s.actors, a)
 	s.tracef("p%d registers on NIC %d, group %q", a.uid, n.nic.id, group)
+	return a
 }
 
 // kill ends a process in order: it may be in the middle of anything.
@@ -236,6 +245,17 @@ func (s *sim) settle() {
 	}
 }
 
+func (s *sim) free() {
+	for _, n := range s.nodes {
+		n.nic.close()
+	}
+	for _, a := range s.actors {
+		freeMemory(a.out)
+		freeMemory(a.in)
+		a.free()
+	}
+}
+
 // simulate runs one seed; it gives back what went wrong.
 func simulate(t testing.TB, seed int64, trace, most bool) (wrong failure, stats simStats) {
 	s := newSim(t, seed, trace, most)
@@ -248,14 +268,7 @@ func simulate(t testing.TB, seed int64, trace, most bool) (wrong failure, stats 
 			wrong = f
 		}
 		stats = s.stats
-		for _, n := range s.nodes {
-			n.nic.close()
-		}
-		for _, a := range s.actors {
-			freeMemory(a.out)
-			freeMemory(a.in)
-			a.free()
-		}
+		s.free()
 	}()
 	rounds := 40 + s.rng.IntN(80)
 	if most {
