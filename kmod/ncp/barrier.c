@@ -4,6 +4,11 @@
  * round is each member's count of barriers in that view. So a barrier of a member that is
  * ahead is not mistaken for the previous one, nor a barrier of the present members for one
  * of earlier members.
+ *
+ * No member enters the barriers of a view, then those of another and those of the first
+ * again, so each counts once in an epoch: a member that leaves has another mark when it
+ * returns, and a view in which barriers begin has exactly as many members as the group's
+ * size. So the next such view lacks one of the members before.
  */
 #include "internal.h"
 
@@ -34,9 +39,15 @@ static void ring(struct ncp_send *first, u32 state)
 	}
 }
 
+/* The numbers of barriers wrap. */
+static bool is_after(u32 a, u32 b)
+{
+	return (int)(a - b) > 0;
+}
+
 static bool has_reached(const struct ncp_member *m, u64 view, u32 round)
 {
-	return m->view == view && m->round >= round;
+	return m->view == view && !is_after(round, m->round);
 }
 
 /* A member has reached the barriers of @view up to @round. */
@@ -45,15 +56,15 @@ void ncp_barrier_reached(struct ncp_member *m, u64 view, u32 round)
 	u32 before = m->view == view ? m->round : 0;
 	struct ncp_link *l, *n;
 
-	if (round <= before)
+	if (!is_after(round, before))
 		return;
 	m->view = view;
 	m->round = round;
 	ncp_for_each(l, n, &m->group->barriers) {
 		struct ncp_send *s = ncp_entry(l, struct ncp_send, queue);
 
-		if (s->view == view && s->round > before && s->round <= round &&
-		    !--s->missing)
+		if (s->view == view && is_after(s->round, before) &&
+		    !is_after(s->round, round) && !--s->missing)
 			ring(s, QNIX_DB_DONE);
 	}
 }
@@ -122,7 +133,7 @@ void ncp_barrier(struct ncp_process *p, u16 index, const u8 *name, u32 size)
 	s->member = ncp_member_of(p->peer, g);
 	if (!s->member || size != g->size) {
 		ncp_ring_send(s, QNIX_DB_INVALID, 0);
-	} else if (g->count >= g->size) {
+	} else if (g->count == g->size) {
 		enter(s);
 	} else if (g->was_whole) {
 		ncp_ring_send(s, QNIX_DB_GONE, 0);
@@ -155,7 +166,7 @@ void ncp_barrier_left(struct ncp_group *g, u64 view, u32 done)
 	ncp_for_each(l, n, &g->barriers) {
 		struct ncp_send *s = ncp_entry(l, struct ncp_send, queue);
 
-		if (s->view != view || s->round > done)
+		if (s->view != view || is_after(s->round, done))
 			ring(s, QNIX_DB_GONE);
 	}
 	while (!ncp_empty(&g->early)) {

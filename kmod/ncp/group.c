@@ -205,6 +205,38 @@ void ncp_leave_as(struct ncp *ncp, struct ncp_member *m, int wait_result)
 	ncp_member_remove(ncp, m, m->view, m->done);
 }
 
+/*
+ * A NIC is lost. It may come back with the same members, or restarted with others that have
+ * the same numbers, and the other NICs may not notice: so that barriers of before do not
+ * count then, each member of this NIC, in the groups with that stamp, becomes another, which
+ * is in the group at once.
+ */
+void ncp_members_renew(struct ncp *ncp, u64 torn)
+{
+	struct ncp_link *l, *n;
+	u32 i, k;
+
+	for (i = 0; i < ncp->limits.processes; i++) {
+		if (!ncp->processes[i])
+			continue;
+		ncp_for_each(l, n, &ncp->processes[i]->peer->members) {
+			struct ncp_member *m = ncp_entry(l, struct ncp_member, at_peer);
+
+			if (m->group->torn != torn)
+				continue;
+			m->group->view -= ncp_barrier_mark(m);
+			m->serial = ++ncp->joins;
+			m->group->view += ncp_barrier_mark(m);
+			for (k = 0; k < ncp->limits.nics; k++) {
+				if (!ncp->nics[k].id)
+					continue;
+				ncp_say_leave_group(ncp, &ncp->nics[k], m);
+				ncp_say_new_group(ncp, &ncp->nics[k], m);
+			}
+		}
+	}
+}
+
 u32 ncp_leave(struct ncp_process *p, const u8 *name)
 {
 	struct ncp_group *g;

@@ -278,3 +278,159 @@ func TestWhoLeavesAfterABarrierDoesNotBreakIt(t *testing.T) {
 	ps[0].wantSend(t, 0, done, 0)
 	ps[1].wantSend(t, 0, done, 0)
 }
+
+// On one NIC a process has joined, and another's leaving is not known there yet: the group has a member too many. A
+// member that enters a barrier then, and again when the joiner has left, must not count twice.
+func TestMemberTooManyDoesNotCountTwice(t *testing.T) {
+	c, ps := crowd(t, 4, 4, true) // one on each NIC; c never reaches the barrier
+	a, b, d := ps[0], ps[1], ps[3]
+	nics := []*hostNIC{c.nodes[0].nic, c.nodes[1].nic, c.nodes[2].nic, c.nodes[3].nic}
+	e := c.nodes[2].register("e")
+	for _, p := range []*process{a, b, d} {
+		p.barrier(0, "all", 4)
+	}
+	c.run()
+	d.end()
+	nics[3].step(9)
+	nics[3].carry(nics[2], 9)
+	nics[2].step(9)
+	e.join(0, "all", 4)
+	nics[2].step(9)
+	nics[2].carry(nics[1], 9)
+	nics[1].step(9)
+	b.barrier(1, "all", 4)
+	nics[1].step(9)
+	e.post(cmdCancelSend, 0, 0, "")
+	nics[2].step(9)
+	nics[2].carry(nics[1], 9)
+	nics[1].step(9)
+	b.wantSend(t, 0, gone, 0)
+	b.wantSend(t, 1, gone, 0)
+	b.barrier(2, "all", 4)
+	nics[1].step(9)
+	nics[1].carry(nics[0], 9)
+	nics[0].step(9)
+	a.wantSend(t, 0, free, 0)
+	c.run()
+	a.wantSend(t, 0, gone, 0)
+	b.wantSend(t, 2, gone, 0)
+}
+
+// The numbers of barriers wrap.
+func TestBarriersBeyondTheLastNumber(t *testing.T) {
+	c, ps := crowd(t, 2, 3, true)
+	all := func() {
+		for i, p := range ps {
+			for _, q := range ps[:i] {
+				q.wantSend(t, 0, free, 0)
+			}
+			p.barrier(0, "all", 3)
+			c.run()
+		}
+		for _, p := range ps {
+			p.wantSend(t, 0, done, 0)
+			p.clear(false, 0)
+		}
+	}
+	all()
+	for _, n := range c.nodes {
+		n.nic.setRound("all", 1<<32-3)
+	}
+	for range 5 {
+		all()
+	}
+	// Barriers that all have reached complete, though a member that has left them ends.
+	for _, n := range c.nodes {
+		n.nic.setRound("all", 1<<32-1)
+	}
+	all()
+	ps[0].barrier(0, "all", 3)
+	c.run()
+	ps[1].end()
+	c.run()
+	ps[0].wantSend(t, 0, gone, 0)
+}
+
+// cut makes two NICs lose each other, and mend makes them see each other again.
+func (c *cluster) cut(a, b *node) {
+	for _, x := range [][2]*node{{a, b}, {b, a}} {
+		x[0].nic.drop(x[1].nic.id)
+		x[0].driver(driverCommand{command: removeNIC, nic: x[1].nic.id})
+	}
+	c.run()
+}
+
+func (c *cluster) mend(a, b *node) {
+	a.driver(driverCommand{command: addNIC, nic: b.nic.id})
+	b.driver(driverCommand{command: addNIC, nic: a.nic.id})
+	c.run()
+}
+
+// NICs that have lost each other and meet again count barriers anew, also if the members are those of before.
+func TestNICThatComesBackCountsAnew(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		cut  [][2]int
+	}{
+		{"two of two", [][2]int{{0, 1}}},
+		{"one from all", [][2]int{{0, 2}, {1, 2}}},
+		{"two of three", [][2]int{{0, 2}}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			nics := 1 + tc.cut[0][1]
+			c, ps := crowd(t, nics, nics, true)
+			for _, p := range ps[:nics-1] {
+				p.barrier(0, "all", uint32(nics))
+			}
+			c.run()
+			for _, x := range tc.cut {
+				c.cut(c.nodes[x[0]], c.nodes[x[1]])
+			}
+			for _, p := range ps[:nics-1] {
+				p.wantSend(t, 0, gone, 0)
+			}
+			for _, x := range tc.cut {
+				c.mend(c.nodes[x[0]], c.nodes[x[1]])
+			}
+			c.everyTurn(t, ps)
+		})
+	}
+}
+
+// everyTurn has each process be the last at a barrier once.
+func (c *cluster) everyTurn(t *testing.T, ps []*process) {
+	t.Helper()
+	for last := range ps {
+		for i := range ps {
+			p := ps[(last+1+i)%len(ps)]
+			for j := range i {
+				ps[(last+1+j)%len(ps)].wantSend(t, 1, free, 0)
+			}
+			p.barrier(1, "all", uint32(len(ps)))
+			c.run()
+		}
+		for _, p := range ps {
+			p.wantSend(t, 1, done, 0)
+			p.clear(false, 1)
+		}
+	}
+}
+
+// A NIC that has restarted numbers its processes and joins from 1 again: these are others than before.
+func TestRestartedNICCountsAnew(t *testing.T) {
+	c, ps := crowd(t, 2, 2, true)
+	ps[0].barrier(0, "all", 2)
+	ps[1].barrier(0, "all", 2)
+	c.run()
+	c.nodes[0].driver(driverCommand{command: removeNIC, nic: 2})
+	c.nodes[0].nic.step(9)
+	c.nodes[0].nic.drop(2)
+	c.nodes[1].nic.close()
+	ps[1].free()
+	c.nodes = c.nodes[:1]
+	p := c.add(2, limits).register("again")
+	p.join(0, "all", 2)
+	c.run()
+	p.wantSend(t, 0, done, 0)
+	c.everyTurn(t, []*process{ps[0], p})
+}

@@ -295,6 +295,7 @@ struct ncp_group {
 	u32 count;		/* members now: the specification's Size field */
 	struct ncp_peer *payer;	/* the oldest member: the entry counts for it */
 	bool was_whole;
+	u64 torn;		/* ncp->stamp when a NIC was lost that had a member */
 	u64 view;		/* sum of the members' marks: identifies the set */
 	struct ncp_link members;
 	struct ncp_link barriers;	/* struct ncp_send: the first of each epoch */
@@ -549,6 +550,7 @@ u32 ncp_leave(struct ncp_process *p, const u8 *name);
 void ncp_leave_command(struct ncp_process *p, u16 index, const u8 *name);
 void ncp_leave_as(struct ncp *ncp, struct ncp_member *m, int wait_result);
 void ncp_member_remove(struct ncp *ncp, struct ncp_member *m, u64 view, u32 done);
+void ncp_members_renew(struct ncp *ncp, u64 torn);
 bool ncp_new_group(struct ncp *ncp, struct ncp_nic *nic, struct ncp_peer *peer, const u8 *name,
 		   u32 size, u32 serial);
 

@@ -155,6 +155,8 @@ void ncp_destroy(struct ncp *ncp)
 
 	/* Send no more messages: other NICs see this one as dead. */
 	for (i = 0; i < ncp->limits.nics; i++)
+		ncp->nics[i].gone = true;
+	for (i = 0; i < ncp->limits.nics; i++)
 		if (ncp->nics[i].id)
 			ncp_nic_remove(ncp, &ncp->nics[i]);
 	for (i = 0; i < ncp->limits.processes; i++)

@@ -53,15 +53,29 @@ int ncp_nic_add(struct ncp *ncp, u16 id)
 	return 0;
 }
 
+/* Marks the groups that lose members with @nic. */
+static void tear(struct ncp_nic *nic, u64 stamp)
+{
+	struct ncp_link *l, *n, *k, *o;
+
+	ncp_for_each(l, n, &nic->peers)
+		ncp_for_each(k, o, &ncp_entry(l, struct ncp_peer, at_nic)->members)
+			ncp_entry(k, struct ncp_member, at_peer)->group->torn = stamp;
+}
+
 void ncp_nic_remove(struct ncp *ncp, struct ncp_nic *nic)
 {
+	u64 stamp = ++ncp->stamp;
+
 	/* First, so that it gets no messages about the consequences of its end. */
 	ncp->nic_index[nic->id] = 0;
 	nic->gone = true;
 	ncp_late_free(ncp, nic);
 	ncp_wait_nic_gone(ncp, nic);
+	tear(nic, stamp);
 	while (!ncp_empty(&nic->peers))
 		ncp_peer_gone(ncp, ncp_first(&nic->peers, struct ncp_peer, at_nic));
+	ncp_members_renew(ncp, stamp);
 	ncp_late_free(ncp, nic);
 	nic->id = 0;
 	nic->gone = false;
