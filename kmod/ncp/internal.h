@@ -24,6 +24,7 @@
 #define NCP_NIC			2	/* times the rest: the most that another NIC's users may hold, */
 #define NCP_NIC_ROOT		16	/* and that its root may hold */
 #define NCP_FORGET		16	/* dead processes that give way to a new one at once */
+#define NCP_OVERTAKE	64	/* deliveries that are compared with a receive that is done */
 #define NCP_FEED		16	/* waits for local memory that are examined in one step */
 #define NCP_BOUNCE		4096
 #define NCP_LOOKS		64	/* processes or operations that are looked at in one step */

@@ -24,6 +24,41 @@ static void done(struct ncp_receive *r)
 		ncp_ring_receive(r, QNIX_DB_DONE, r->len);
 }
 
+/* Reports whether deliveries from local memory, posted before @r, may be of its sender and tag. */
+static bool overtakes(const struct ncp_receive *r)
+{
+	struct ncp_link *l, *n;
+	u32 looked = 0;
+
+	ncp_for_each(l, n, &r->process->drains) {
+		const struct ncp_receive *c = ncp_entry(l, struct ncp_receive, drain);
+
+		/* So that the work is bounded. */
+		if (++looked > NCP_OVERTAKE)
+			return true;
+		if (c->match.peer == r->match.peer && c->match.tag == r->match.tag)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * @r, which is in no table any more, is done. Doorbells of one sender and tag ring in the
+ * order the receives were posted: if an earlier one still takes a message of local memory,
+ * @r waits behind it, as one that has nothing to take.
+ */
+static void finish(struct ncp_receive *r)
+{
+	if (!overtakes(r)) {
+		done(r);
+		return;
+	}
+	r->state = NCP_RECEIVE_CLAIM;
+	r->source = NULL;
+	ncp_push(&r->process->drains, &r->drain);
+	ncp_schedule(r->process);
+}
+
 /* Removes the entry from all tables; frees it if it has no context. */
 static void take_out(struct ncp_receive *r)
 {
@@ -115,9 +150,15 @@ void ncp_receive_replace(struct ncp_receive *r, struct ncp_receive *old)
 static bool drain(struct ncp_receive *r)
 {
 	struct ncp_receive *b = r->source;
-	u32 at = r->len - r->left, n = b->len - b->left + b->partial - at, took;
+	u32 at = r->len - r->left, n, took;
 	struct ncp_map map;
 
+	if (!b) {
+		ncp_unlink(&r->drain);
+		done(r);
+		return true;
+	}
+	n = b->len - b->left + b->partial - at;
 	ncp_map_memory(&map, b->buffer + at, n);
 	deliver(r, NULL, &map, at, n, &took);
 	r->left -= took;
@@ -201,7 +242,7 @@ enum ncp_moved ncp_receive_data(struct ncp_receive *r, struct ncp_process *from,
 		return NCP_MOVED;
 	}
 	take_out(r);
-	done(r);
+	finish(r);
 	return NCP_MOVED;
 }
 
@@ -219,7 +260,8 @@ void ncp_receive_fail(struct ncp_receive *r, u32 result)
 		return;
 	}
 	take_out(r);
-	ncp_ring_receive(r, result, r->moved);
+	r->result = result;
+	finish(r);
 }
 
 /* The sender has cancelled its request before it sent anything. */
