@@ -113,6 +113,7 @@ static void enter(struct ncp_send *s)
 	}
 	s->also = NULL;
 	s->missing = 0;
+	s->since = ++s->process->ncp->stamp;
 	ncp_for_each(l, n, &g->members)
 		s->missing += !has_reached(ncp_entry(l, struct ncp_member, in_group),
 					   s->view, s->round);
@@ -157,15 +158,18 @@ void ncp_barrier_whole(struct ncp_group *g)
 /*
  * A member leaves that had completed the barriers of @view up to @done: every member has
  * reached these, and the messages about it are under way. Later barriers of the view cannot
- * complete any more.
+ * complete any more. Those that had begun before it joined are without it: they go on.
  */
-void ncp_barrier_left(struct ncp_group *g, u64 view, u32 done)
+void ncp_barrier_left(struct ncp_member *m, u64 view, u32 done)
 {
+	struct ncp_group *g = m->group;
 	struct ncp_link *l, *n;
 
 	ncp_for_each(l, n, &g->barriers) {
 		struct ncp_send *s = ncp_entry(l, struct ncp_send, queue);
 
+		if (m->since > s->since)
+			continue;
 		if (s->view != view || is_after(s->round, done))
 			ring(s, QNIX_DB_GONE);
 	}

@@ -89,6 +89,7 @@ static struct ncp_member *member_add(struct ncp *ncp, const u8 *name, u32 size,
 	m->group = g;
 	m->peer = peer;
 	m->serial = serial;
+	m->since = ++ncp->stamp;
 	ncp_push(&g->members, &m->in_group);
 	ncp_push(&peer->members, &m->at_peer);
 	g->count++;
@@ -113,7 +114,7 @@ void ncp_member_remove(struct ncp *ncp, struct ncp_member *m, u64 view, u32 done
 {
 	struct ncp_group *g = m->group;
 
-	ncp_barrier_left(g, view, done);
+	ncp_barrier_left(m, view, done);
 	ncp_unlink(&m->in_group);
 	ncp_unlink(&m->at_peer);
 	g->count--;
@@ -224,6 +225,7 @@ void ncp_members_renew(struct ncp *ncp, u64 torn)
 
 			if (m->group->torn != torn)
 				continue;
+			ncp_barrier_left(m, m->view, m->done);
 			m->group->view -= ncp_barrier_mark(m);
 			m->serial = ++ncp->joins;
 			m->group->view += ncp_barrier_mark(m);

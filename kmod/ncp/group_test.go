@@ -304,7 +304,7 @@ func TestMemberTooManyDoesNotCountTwice(t *testing.T) {
 	nics[2].step(9)
 	nics[2].carry(nics[1], 9)
 	nics[1].step(9)
-	b.wantSend(t, 0, gone, 0)
+	b.wantSend(t, 0, free, 0)
 	b.wantSend(t, 1, gone, 0)
 	b.barrier(2, "all", 4)
 	nics[1].step(9)
@@ -314,6 +314,7 @@ func TestMemberTooManyDoesNotCountTwice(t *testing.T) {
 	c.run()
 	a.wantSend(t, 0, gone, 0)
 	b.wantSend(t, 2, gone, 0)
+	b.wantSend(t, 0, gone, 0)
 }
 
 // The numbers of barriers wrap.
@@ -433,4 +434,31 @@ func TestRestartedNICCountsAnew(t *testing.T) {
 	c.run()
 	p.wantSend(t, 0, done, 0)
 	c.everyTurn(t, []*process{ps[0], p})
+}
+
+// A NIC hears late of a process that has joined and left before a barrier began: the barrier goes on.
+func TestBarrierGoesOnWithoutALateJoiner(t *testing.T) {
+	c, ps := crowd(t, 3, 3, false)
+	a, b, x := ps[0], ps[1], ps[2]
+	one, two, three := c.nodes[0].nic, c.nodes[1].nic, c.nodes[2].nic
+	a.join(0, "g", 2)
+	c.run()
+	x.join(0, "g", 2)
+	x.post(cmdLeaveGroup, 1, 0, "g")
+	three.step(9)
+	three.carry(one, 9)
+	one.step(9)
+	b.join(0, "g", 2) // its NIC knows nothing of x
+	b.barrier(1, "g", 2)
+	two.step(9)
+	three.carry(two, 9)
+	two.step(9)
+	b.wantSend(t, 1, free, 0)
+	a.barrier(1, "g", 2)
+	c.run()
+	a.wantSend(t, 1, gone, 0) // read before its NIC knew of b
+	a.barrier(2, "g", 2)
+	c.run()
+	a.wantSend(t, 2, done, 0)
+	b.wantSend(t, 1, done, 0)
 }

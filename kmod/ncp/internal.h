@@ -187,6 +187,7 @@ struct ncp_send {
 	u64 view;		/* the epoch: which members, */
 	u32 round;		/* and the count of their barriers */
 	u32 missing;		/* members that have not reached it */
+	u64 since;		/* ncp->stamp when the first of its epoch here began */
 };
 
 /* ---- Receive Table entries ---- */
@@ -282,6 +283,7 @@ struct ncp_member {
 	struct ncp_link in_group, at_peer;
 	struct ncp_group *group;
 	struct ncp_peer *peer;
+	u64 since;		/* ncp->stamp when it joined */
 	u32 serial;		/* number of the join among those of its NIC */
 	u64 view;		/* barriers reached: those of @view up to @round */
 	u32 round;
@@ -559,7 +561,7 @@ bool ncp_new_group(struct ncp *ncp, struct ncp_nic *nic, struct ncp_peer *peer, 
 void ncp_barrier(struct ncp_process *p, u16 index, const u8 *name, u32 size);
 void ncp_barrier_whole(struct ncp_group *g);
 void ncp_barrier_reached(struct ncp_member *m, u64 view, u32 round);
-void ncp_barrier_left(struct ncp_group *g, u64 view, u32 done);
+void ncp_barrier_left(struct ncp_member *m, u64 view, u32 done);
 u64 ncp_barrier_mark(const struct ncp_member *m);
 
 /* system.c: messages of other NICs */
