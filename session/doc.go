@@ -53,7 +53,7 @@
 // # Blocking and progress
 //
 // Calls that take a context block until they are done or the context ends. All others return at once. A call that waits
-// polls for some ten microseconds, then sleeps. Every call makes progress for the whole session. By default goroutines
+// polls for 100 microseconds, then sleeps. Every call makes progress for the whole session. By default goroutines
 // of the session do so as well while no caller does, and sleep when there is nothing to do: an idle session uses no
 // CPU. With Config.Progress set to [Explicit] they work only while a caller sleeps.
 //

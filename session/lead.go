@@ -160,7 +160,8 @@ func (s *Session) longestBatch() int {
 	return maxBatch
 }
 
-// yield lets other goroutines run, and other processes where there are more ranks than CPUs.
+// yield lets other goroutines run, and where ranks share CPUs other processes, too. Elsewhere the kernel finds another
+// CPU for a process when it wakes it, which yielding prevents.
 func (s *Session) yield() {
 	if runtime.Gosched(); s.host.oversubscribed {
 		yieldCPU()

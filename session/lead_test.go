@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -97,6 +98,45 @@ func answerCalls(ctx context.Context, s *session.Session) error {
 		return errors.Join(err, why)
 	default:
 		return err
+	}
+}
+
+// A caller whose answer comes while it waits for a channel does not wait for a pause of the session's goroutines, also
+// where the messages are so long that they go by rendezvous.
+func TestLongCallIsNotMuchSlowerThanAShortOne(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector's own work counts")
+	}
+	s := survivor(t, "answers")
+	ctx, g := deadline(t), s.Gate(1)
+	answered := make(chan struct{}, 1)
+	s.Handle(2, func(*session.Gate, *session.Active) { answered <- struct{}{} })
+	if err := g.ConnectWait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	median := func(n int) time.Duration {
+		took := make([]time.Duration, 100)
+		for k := range took {
+			start := time.Now()
+			if err := activeWait(ctx, g, 1, nil, make([]byte, n)); err != nil {
+				t.Fatal(err)
+			}
+			<-answered
+			took[k] = time.Since(start)
+		}
+		slices.Sort(took)
+		return took[len(took)/2]
+	}
+	var ratios []float64
+	for len(ratios) < 10 && (len(ratios) == 0 || slices.Min(ratios) > 12) {
+		short := median(g.MaxActive())
+		ratios = append(ratios, float64(median(g.MaxActive()+1))/float64(short))
+	}
+	if slices.Min(ratios) > 12 {
+		t.Errorf("calls that go by rendezvous take %.0f times as long as shorter ones", ratios)
+	}
+	if err := g.Send(ctx, 1, nil); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -249,7 +249,7 @@ func (s *Session) openRail(r Rail, small driver.NIC) (*nic, error) {
 	if r.Large != nil {
 		large = *r.Large
 	}
-	n := &nic{Rail: r, s: s, wake: make(chan struct{}, 1)}
+	n := &nic{Rail: r, s: s}
 	var err error
 	if n.small, err = openTrack(r, driver.Small, small); err != nil {
 		return nil, err

@@ -20,15 +20,15 @@ const (
 
 // progress is what those that make progress know of one another. The session's lock guards it, but for the counts.
 type progress struct {
-	sleepers    atomic.Int32  // callers that sleep
-	pollers     atomic.Int32  // callers that poll until something is done; see mover
-	move        chan struct{} // wakes the mover
-	moverParked bool          // the mover waits until it is woken
-	preferred   *link         // link that is polled first: usually the one of the last message
-	tick        uint32        // polls
-	epoch       uint32        // grows while callers make progress: the background keeps out of their way
-	polling     bool          // the goroutine that holds the lock polls, and is counted in pollers
-	waiting     int           // rails whose watch is in the driver's wait, or about to be, and was not called off
+	sleepers    atomic.Int32 // callers that sleep
+	pollers     atomic.Int32 // callers that poll until something is done; see mover
+	move        *sleeper     // of the mover
+	moverParked bool         // the mover waits until it is woken
+	preferred   *link        // link that is polled first: usually the one of the last message
+	tick        uint32       // polls
+	epoch       uint32       // grows while callers make progress: the background keeps out of their way
+	polling     bool         // the goroutine that holds the lock polls, and is counted in pollers
+	waiting     int          // rails whose watch is in the driver's wait, or about to be, and was not called off
 }
 
 // takeBatch is how many messages of one peer are taken in a row.
@@ -194,6 +194,10 @@ func (s *Session) outstanding() bool {
 
 // start starts the goroutines of the session.
 func (s *Session) start() {
+	s.progress.move = newSleeper()
+	for _, n := range s.nics {
+		n.idle = newSleeper()
+	}
 	for _, n := range s.nics {
 		s.tasks.Go(n.watch)
 		if k, ok := n.small.(driver.ConnectRequestReceiver); ok {
@@ -216,10 +220,7 @@ func (s *Session) start() {
 // kick lets the background take over: a caller goes to sleep. The caller holds the lock, and has counted as a sleeper.
 func (s *Session) kick() {
 	for _, n := range s.nics {
-		select {
-		case n.wake <- struct{}{}:
-		default:
-		}
+		n.idle.notify()
 	}
 	if s.outstanding() {
 		s.wakeMover()
@@ -241,12 +242,7 @@ func (s *Session) handOver() {
 	}
 }
 
-func (s *Session) wakeMover() {
-	select {
-	case s.progress.move <- struct{}{}:
-	default:
-	}
-}
+func (s *Session) wakeMover() { s.progress.move.notify() }
 
 // awake counts a caller that rests no more.
 func (s *Session) awake() {
@@ -264,26 +260,27 @@ func (s *Session) onDuty() bool {
 	return s.cfg.Progress == Background || s.progress.sleepers.Load() > 0
 }
 
-// backoff is how long the background leaves progress to callers before it checks whether they still make it.
-const backoff = time.Millisecond
+// How long the background leaves progress to callers before it checks whether they still make it: a fifth of the time
+// since it has last served a message itself. A caller that polls now and then, and otherwise waits for something that is
+// not the session's, is served soon; callers that poll all the time are disturbed once in a millisecond.
+const (
+	firstBackoff = 50 * time.Microsecond
+	backoff      = time.Millisecond
+)
 
 // watch sleeps in the wait of a rail's driver and takes messages that arrive, unless callers do.
 func (n *nic) watch() {
 	s := n.s
-	timer := time.NewTimer(0)
-	defer timer.Stop()
+	defer n.idle.close()
 	var seen uint32
 	var seenSent uint64
+	pause := backoff
 	for {
 		if s.ctx.Err() != nil {
 			return
 		}
 		if !s.onDuty() {
-			select {
-			case <-s.ctx.Done():
-				return
-			case <-n.wake:
-			}
+			n.idle.wait(s.ctx)
 			continue
 		}
 		s.mu.lock()
@@ -300,13 +297,11 @@ func (n *nic) watch() {
 		s.leave()
 		if away {
 			seen = now
-			timer.Reset(backoff)
-			select {
-			case <-s.ctx.Done():
+			n.idle.sleep(pause)
+			if s.ctx.Err() != nil {
 				return
-			case <-n.wake:
-			case <-timer.C:
 			}
+			pause = min(pause+pause/4, backoff)
 			if n.prober == nil {
 				s.mu.lock()
 				n.pollAll()
@@ -323,6 +318,7 @@ func (n *nic) watch() {
 		i, err := n.prober.RecvWaitAny(s.ctx)
 		switch {
 		case err == nil:
+			pause = firstBackoff
 			s.mu.lock()
 			s.named(i)
 			if len(s.busy) > 0 { // the message may have made room
@@ -333,11 +329,7 @@ func (n *nic) watch() {
 		case s.ctx.Err() != nil || err != driver.ErrCanceled && isGone(err):
 			return
 		case err != driver.ErrCanceled: // a driver's fault that may pass
-			timer.Reset(backoff)
-			select {
-			case <-s.ctx.Done():
-			case <-timer.C:
-			}
+			n.idle.sleep(backoff)
 		}
 	}
 }
@@ -359,7 +351,7 @@ func (s *Session) callOff() {
 }
 
 // mover polls, while no caller does, for operations that make progress only when they are polled. Its pauses grow as
-// long as nothing moves. While there is work it wakes by a timer; without work it waits until it is woken
+// long as nothing moves. While there is work it wakes by an alarm; without work it waits until it is woken
 // (moverParked). So a message beside bulk transfers wakes no thread.
 //
 // Callers that poll are recognised in two ways: those that wait for a request count as pollers; the others, which call
@@ -368,19 +360,19 @@ func (s *Session) mover() {
 	const (
 		shortest = 5 * time.Microsecond
 		longest  = time.Millisecond
-		lively   = 300 * time.Microsecond // no pause for so long after a chunk of a long message moved, as timers take up to 1 ms
+		lively   = 300 * time.Microsecond // no pause for so long after a chunk of a long message moved
 	)
 	pause := shortest
-	timer := time.NewTimer(0)
-	defer timer.Stop()
+	defer s.progress.move.close()
 	var seen uint32
 	var last time.Time // something moved
+	woken := false     // and does not know yet whether callers poll
 	for idle := 0; ; {
 		s.mu.lock()
 		s.progress.moverParked = false
 		work := s.outstanding() && s.onDuty()
 		moved := false
-		busy := s.progress.epoch != seen || s.progress.pollers.Load() > 0
+		busy := s.progress.epoch != seen && !woken || s.progress.pollers.Load() > 0
 		if seen = s.progress.epoch; work && !busy {
 			moved = s.pushAll()
 			if len(s.transfers.pieces) > 0 {
@@ -393,14 +385,11 @@ func (s *Session) mover() {
 		if s.ctx.Err() != nil {
 			return
 		}
+		woken = false
 		switch {
 		case !work:
 			idle, pause, last = 0, shortest, time.Time{}
-			select {
-			case <-s.ctx.Done():
-				return
-			case <-s.progress.move:
-			}
+			woken = s.progress.move.wait(s.ctx)
 			continue
 		case moved:
 			idle, pause, last = 0, shortest, time.Time{}
@@ -419,14 +408,8 @@ func (s *Session) mover() {
 				continue
 			}
 		}
-		timer.Reset(pause)
+		s.progress.move.sleep(pause)
 		pause = min(2*pause, longest)
-		select {
-		case <-s.ctx.Done():
-			return
-		case <-s.progress.move:
-		case <-timer.C:
-		}
 	}
 }
 

@@ -101,7 +101,7 @@ type nic struct {
 	lcaps  *driver.Capabilities
 	prober driver.Prober // nil: instances are asked in turn
 	reg    driver.Registrar
-	wake   chan struct{}
+	idle   *sleeper // of watch
 
 	waiting bool // counted in progress.waiting
 }
@@ -124,7 +124,6 @@ func Join(ctx context.Context, cfg Config) (*Session, error) {
 	s := &Session{
 		cfg: cfg, launcher: launcher{job: job, own: own}, rank: job.Rank(), size: job.Size(),
 		links: make(map[driver.Instance]*link), table: match.New(), wanted: make(chan struct{}, 1),
-		progress: progress{move: make(chan struct{}, 1)},
 		oneSided: oneSided{regions: make(map[uint64]*Region)},
 		active:   actives{budget: cfg.Unexpected, done: make(chan struct{}, 1)},
 		callers:  callers{batch: minBatch},
