@@ -11,7 +11,7 @@ type host struct {
 	rank           int  // -1: not known
 	size           int  // ranks on this host; -1: not known
 	cpus           int  // number of CPUs that this process may use; 0: not known
-	oversubscribed bool // ranks outnumber the CPUs
+	oversubscribed bool // ranks outnumber the CPUs, or may do so: this process may use one CPU alone
 }
 
 // LocalRank returns this process's number among the ranks of the job on this host, from 0, and how many they are. Both
@@ -35,7 +35,7 @@ func (s *Session) findLocal(env func(string) string) {
 		s.host.size = first(launch.EnvLocalSize, "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 	}
 	s.host.cpus = usableCPUs()
-	s.host.oversubscribed = s.host.cpus > 0 && s.host.size > s.host.cpus
+	s.host.oversubscribed = s.host.cpus > 0 && s.host.size > s.host.cpus || s.host.cpus == 1 && s.host.size < 0
 }
 
 // oversubscribedBatch is how many polls a waiter makes before it gives up its CPU, where ranks outnumber the CPUs: the
