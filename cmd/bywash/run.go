@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/bywash/bywash/cmd/bywash/internal/run"
+	"github.com/bywash/bywash/qnix/softnic"
 	"github.com/bywash/bywash/session"
 	"github.com/bywash/bywash/session/launch"
 )
@@ -55,6 +56,7 @@ Each process finds in its environment:
   ` + launch.EnvLauncher + `    embedded
   ` + launch.EnvLocalRank + `  its rank again, as all ranks are on this machine
   ` + launch.EnvLocalSize + `  the number of ranks again
+  ` + softnic.EnvProgram + `     the path of bywash, which a rank starts if qnix needs a NIC in user space
   ` + launch.EnvExplain + `     1 with --explain
   ` + launch.EnvDrivers + `     the list of --drivers`,
 		Example: `  bywash run -n 4 ./prog

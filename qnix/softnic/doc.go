@@ -32,3 +32,6 @@
 //
 // Without cgo there is no softnic: [Supported] returns false and Start an error.
 package softnic
+
+// EnvProgram names the program bywash, which Ensure starts. "bywash run" sets it for its ranks.
+const EnvProgram = "BYWASH_PROGRAM"

@@ -84,8 +84,8 @@ func allCPUs() {
 
 // Ensure starts a softnic of one NIC at path, the path of a socket, unless one runs there. The softnic is a process of
 // its own and ends ten seconds after the last program has closed its NIC. It runs this program if main calls
-// RunIfStarted, otherwise the program bywash, which must lie beside this one or in PATH. Ensure blocks until the NIC
-// answers or ctx ends.
+// RunIfStarted, otherwise the program bywash: that of the environment variable BYWASH_PROGRAM (EnvProgram), or else one
+// that lies beside this program or in PATH. Ensure blocks until the NIC answers or ctx ends.
 func Ensure(ctx context.Context, path string) error {
 	return EnsureConfig(ctx, Config{Sockets: []string{path}, Idle: idleOnDemand})
 }
@@ -152,6 +152,9 @@ func program() (string, error) {
 	self, err := os.Executable()
 	if err == nil && helper.Load() {
 		return self, nil
+	}
+	if p := os.Getenv(EnvProgram); p != "" {
+		return p, nil
 	}
 	if err == nil {
 		if p := filepath.Join(filepath.Dir(self), "bywash"); unix.Access(p, unix.X_OK) == nil {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
+	"github.com/bywash/bywash/qnix/softnic"
 	"github.com/bywash/bywash/session/launch"
 )
 
@@ -151,6 +152,9 @@ func (j *job) start(rank int, secret []byte) error {
 	cmd.Args[0] = j.Program
 	cmd.Env = append(os.Environ(), launch.RankEnv(j.server.Addr(), rank, j.Ranks, secret)...)
 	cmd.Env = append(cmd.Env, launch.EnvLauncher+"=embedded", fmt.Sprintf("%s=%d", launch.EnvLocalRank, rank), fmt.Sprintf("%s=%d", launch.EnvLocalSize, j.Ranks))
+	if self, err := os.Executable(); err == nil {
+		cmd.Env = append(cmd.Env, softnic.EnvProgram+"="+self)
+	}
 	if j.Explain {
 		cmd.Env = append(cmd.Env, launch.EnvExplain+"=1")
 	}
