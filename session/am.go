@@ -22,14 +22,16 @@ type actives struct {
 	budget   int             // bytes of long messages that may still arrive
 	waiting  []waitingActive // long messages that wait for memory
 	resumed  []*Gate         // gates from which nothing was taken while a handler ran
+
+	unhandled [4]uint64 // numbers of messages that had no handler: reported
 }
 
 // Handle registers the handler of active messages with that number; nil takes it away. Handlers of one peer's messages
 // are called one at a time, in order, by a goroutine that makes progress. A handler may call everything that does not
 // block; meanwhile the session takes no other message from that peer. A message for which there is no handler is
-// dropped, and counted as bad. Long messages lie in memory of the session, which counts against the budget of long
-// active messages (Config.Unexpected) until the handler returns. Memory for a message of more than 64 KiB is allocated
-// for that message alone.
+// dropped, counted as bad, and reported to Config.OnError, the first one of each number. Long messages lie in memory of
+// the session, which counts against the budget of long active messages (Config.Unexpected) until the handler returns.
+// Memory for a message of more than 64 KiB is allocated for that message alone.
 func (s *Session) Handle(number uint8, f func(*Gate, *Active)) {
 	s.mu.lock()
 	defer s.mu.unlock()
@@ -94,8 +96,11 @@ func (g *Gate) am(o *ActiveOut, now bool) (*Request, error) {
 	}
 	n := len(o.Header) + len(o.Data)
 	long := n > g.eagerMax()
-	if len(o.Header) > MaxHeader || long && now {
-		return nil, g.fault("active message", fmt.Errorf("%w: %d bytes with a header of %d", driver.ErrTooLong, n, len(o.Header)))
+	if len(o.Header) > MaxHeader {
+		return nil, g.fault("active message", fmt.Errorf("%w: header of %d bytes, limit is %d", driver.ErrTooLong, len(o.Header), MaxHeader))
+	}
+	if long && now {
+		return nil, g.fault("active message", fmt.Errorf("%w: %d bytes with the header, limit is MaxActive, %d", driver.ErrTooLong, n, g.eagerMax()))
 	}
 	if now && (g.state != gateUp || !g.clear || g.queued() > 0 || g.active.out != nil) {
 		if g.state == gateIdle {
@@ -174,7 +179,7 @@ func (l *link) active(h *header.Header, extra, data []byte) bool {
 	s := l.g.s
 	f := s.active.handlers[uint8(h.Tag)]
 	if f == nil {
-		s.stats.Bad++
+		l.g.unhandled(uint8(h.Tag))
 		return true
 	}
 	s.stats.Received++

@@ -111,9 +111,14 @@ func (l *link) fragmented() (text string) {
 	if l.choices == nil {
 		return ""
 	}
-	for k := range choices {
-		if l.choices[k].best() == rdv.Null {
-			text += fmt.Sprintf(", from %d KiB in fragments", shortestChoice>>10<<k)
+	const unit = shortestChoice >> 10
+	for k := 0; k < choices; k++ {
+		from := k
+		for k < choices && l.choices[k].best() == rdv.Null {
+			k++
+		}
+		if k > from {
+			text += fmt.Sprintf(", %d to %d KiB in fragments", unit<<from, unit<<k)
 		}
 	}
 	return text

@@ -92,9 +92,9 @@ type Config struct {
 
 	// OnError is called for each peer or rail that was lost; Error.Gate is the peer's. It is also called, once for a
 	// connection, when unreceived messages, or a handler that does not return, have blocked the peer for a second
-	// (ErrUnreceived, ErrHandlerBlocks); without OnError these are logged by package log/slog. It runs on a goroutine
-	// of the session, or on one that makes progress, and may call the session. The peer's requests fail with the same
-	// error.
+	// (ErrUnreceived, ErrHandlerBlocks), and for the first active message of each number that has no handler
+	// (ErrNoHandler); without OnError these are logged by package log/slog. It runs on a goroutine of the session, or on
+	// one that makes progress, and may call the session. The peer's requests fail with the same error.
 	OnError func(*Error)
 }
 

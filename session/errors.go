@@ -19,6 +19,9 @@ var (
 	ErrVersion   = driver.ErrVersion   // the peer runs another version
 )
 
+// errSessionClosed is the cause of an operation after Session.Close.
+var errSessionClosed = fmt.Errorf("%w: by Session.Close of this process", ErrClosed)
+
 // ErrLimit means that a peer needed more memory of this process than Config.PeerMemory, Config.PeersMemory or the
 // protocol allows. The error is ErrBroken as well, and names the limit.
 var ErrLimit = errors.New("memory limit for this peer exceeded")
@@ -27,6 +30,7 @@ var ErrLimit = errors.New("memory limit for this peer exceeded")
 var (
 	ErrUnreceived    = errors.New("messages wait that nobody receives")
 	ErrHandlerBlocks = errors.New("a handler does not return")
+	ErrNoHandler     = errors.New("an active message has no handler")
 )
 
 // Error names a failed operation, its peer and its cause. It wraps the driver's error.
@@ -37,19 +41,23 @@ type Error struct {
 	Err  error
 	// NonFatal is set in calls of Config.OnError if the session carries on: a rail was lost and others remain; without
 	// a peer, the launcher was lost and connections remain; or the program holds a peer up (ErrUnreceived,
-	// ErrHandlerBlocks).
+	// ErrHandlerBlocks) or has no handler for its message (ErrNoHandler).
 	NonFatal bool
 }
 
 // Error implements error in one line.
 func (e *Error) Error() string {
+	peer := ""
 	switch {
-	case e.Peer < 0 && e.Gate != nil:
-		return fmt.Sprintf("session: %s: peer of another session: %v", e.Op, e.Err)
-	case e.Peer < 0:
-		return fmt.Sprintf("session: %s: %v", e.Op, e.Err)
+	case e.Peer >= 0:
+		peer = fmt.Sprintf(" rank %d:", e.Peer)
+	case e.Gate != nil:
+		peer = " peer of another session:"
 	}
-	return fmt.Sprintf("session: %s: rank %d: %v", e.Op, e.Peer, e.Err)
+	if d, ok := e.Err.(*driver.Error); ok { // without its operation and url: the peer is named
+		return fmt.Sprintf("session: %s:%s %v (%s)", e.Op, peer, d.Err, d.Driver)
+	}
+	return fmt.Sprintf("session: %s:%s %v", e.Op, peer, e.Err)
 }
 
 // Unwrap returns the cause.

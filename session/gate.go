@@ -314,7 +314,9 @@ func (g *Gate) enqueue(msg *outMsg) bool {
 // ready reports whether something can be sent.
 func (g *Gate) ready(op string) error {
 	switch {
-	case g.s.closed, g.close.forgotten:
+	case g.s.closed:
+		return g.fault(op, errSessionClosed)
+	case g.close.forgotten:
 		return g.fault(op, ErrClosed)
 	case g.state == gateBroken:
 		return g.err
@@ -326,7 +328,8 @@ func (g *Gate) ready(op string) error {
 }
 
 // Path describes what carries messages to the peer: driver, device and path of each rail. Without a connection it is
-// the gate's state: idle (never connected, or closed in order by either side), connecting, closing or broken.
+// the gate's state: idle (never connected, or closed in order by either side), connecting, closing or broken. A gate
+// whose peer has left the job is broken once an operation has tried to connect it again.
 func (g *Gate) Path() string {
 	g.s.mu.lock()
 	defer g.s.mu.unlock()

@@ -205,7 +205,7 @@ func (s *Session) handleLong(u *unexpected) {
 	defer s.leave()
 	g := u.g
 	if f := s.active.handlers[uint8(u.h.Tag)]; f == nil {
-		s.stats.Bad++
+		g.unhandled(uint8(u.h.Tag))
 	} else if !s.closed {
 		s.active.running++
 		g.begins(uint8(u.h.Tag))

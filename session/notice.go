@@ -9,7 +9,8 @@ import (
 )
 
 // A program that leaves messages unreceived, or whose handler of active messages does not return, can wait forever for
-// a later message of the same peer. The session reports that after noticeTime, once for each connection.
+// a later message of the same peer. The session reports that after noticeTime, once for each connection. It reports
+// active messages without a handler at once, the first one of each number.
 
 // noticeTime is how long messages wait, or a handler runs, before the session reports it. Tests shorten it.
 var noticeTime = time.Second
@@ -47,9 +48,24 @@ func (g *Gate) noticeBlocked() (again bool) {
 		return true
 	}
 	w.reported = true
-	s.notice(g, "receive", fmt.Errorf("%w: %d, of which this peer has sent %d, and it can send no more: "+
-		"receive them, Session.Drop them, or raise Config.Unexpected (%d bytes)", ErrUnreceived, s.table.Waiting(), kept, s.cfg.Unexpected))
+	remedy := fmt.Sprintf("receive them, Session.Drop them, or raise Config.Unexpected (%d bytes)", s.cfg.Unexpected)
+	if g.credit.receive.Full() {
+		remedy = fmt.Sprintf("receive them or Session.Drop them (one peer can have %d)", maxUnexpectedOfPeer)
+	}
+	s.notice(g, "receive", fmt.Errorf("%w: %d, of which this peer has sent %d, and it can send no more: %s",
+		ErrUnreceived, s.table.Waiting(), kept, remedy))
 	return false
+}
+
+// unhandled counts an active message for which there is no handler.
+func (g *Gate) unhandled(number uint8) {
+	s := g.s
+	s.stats.Bad++
+	if w, bit := &s.active.unhandled[number/64], uint64(1)<<(number%64); *w&bit == 0 {
+		*w |= bit
+		s.notice(g, "active message", fmt.Errorf("%w: number %d, which is dropped: register it with Session.Handle before the peer sends",
+			ErrNoHandler, number))
+	}
 }
 
 // handlerWatch counts the calls of handlers for a gate's active messages. If a handler runs and the count is the same

@@ -5,6 +5,8 @@ package session_test
 import (
 	"context"
 	"errors"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -46,6 +48,67 @@ func checkReportedOnce(t *testing.T, reported chan *session.Error) {
 	for len(reported) > 0 {
 		t.Errorf("reported again: %v", <-reported)
 	}
+}
+
+// The report of unreceived messages names the limit that is reached: bytes, which Config.Unexpected raises, or the
+// number of messages of a peer, which is fixed.
+func TestReportOfUnreceivedMessagesNamesTheLimit(t *testing.T) {
+	for _, tt := range []struct {
+		name, want  string
+		bytes, size int
+	}{
+		{"bytes", "raise Config.Unexpected (4096 bytes)", 4096, 100},
+		{"messages", "one peer can have 65536", 64 << 20, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, reported := noticePair(t, func(c *session.Config) { c.Unexpected = tt.bytes })
+			ctx, cancel := context.WithCancel(deadline(t))
+			var sender sync.WaitGroup
+			sender.Go(func() {
+				for s[1].Gate(0).Send(ctx, 1, make([]byte, tt.size)) == nil {
+				}
+			})
+			select {
+			case e := <-reported:
+				if !strings.Contains(e.Error(), tt.want) {
+					t.Errorf("reported %q, want %q in it", e, tt.want)
+				}
+			case <-ctx.Done():
+				t.Error("not reported")
+			}
+			cancel()
+			sender.Wait()
+			last := make(chan error, 1)
+			go func() { last <- s[1].Gate(0).SendMsg(deadline(t), &session.Out{Tag: 2, Sync: true}) }()
+			eventually(t, "all messages have left", func() bool {
+				s[0].Drop(session.Match{Ignore: session.AnyTag})
+				select {
+				case err := <-last:
+					return err == nil
+				default:
+					return false
+				}
+			})
+		})
+	}
+}
+
+// The first active message of a number without a handler is reported, however long it is; later ones are dropped
+// silently.
+func TestActiveMessageWithoutHandlerIsReported(t *testing.T) {
+	s, reported := noticePair(t, func(*session.Config) {})
+	ctx := deadline(t)
+	to, from := s[1].Gate(0), s[0].Gate(1)
+	for number, n := range map[uint8]int{1: 10, 2: 100_000, 255: 0} {
+		for range 2 {
+			if err := activeWait(ctx, to, number, nil, make([]byte, n)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		waitReported(t, reported, from, session.ErrNoHandler)
+	}
+	transfer(t, s[1], s[0], 10)
+	checkReportedOnce(t, reported)
 }
 
 // A program that waits for a message behind others that it never receives gets one report. When it drops these, the

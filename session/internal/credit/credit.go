@@ -176,6 +176,12 @@ func (r *Receiver) Blocked() bool {
 	return r.packet > 0 && (bytes < r.packet || messages == 0)
 }
 
+// Full reports whether the peer lacks credit for the number of its messages, not for their bytes.
+func (r *Receiver) Full() bool {
+	_, messages := r.outstanding()
+	return messages == 0
+}
+
 // Extend grants more credit if the peer has used most of its window. It returns whether there is a new grant, and
 // whether only the other peers' reservations have prevented one that would do.
 func (r *Receiver) Extend(p *Pool) (more, poolShort bool) {
