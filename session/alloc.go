@@ -28,7 +28,7 @@ const allocChunk = 16 << 20
 func (s *Session) Alloc(n int) ([]byte, error) {
 	fail := func(err error) ([]byte, error) { return nil, &Error{Peer: -1, Op: "alloc", Err: err} }
 	if n <= 0 {
-		return fail(fmt.Errorf("%w: %d bytes", ErrInvalid, n))
+		return fail(fmt.Errorf("%w: %d bytes, must be positive and fit in memory", ErrInvalid, n))
 	}
 	memory.Lock()
 	defer memory.Unlock()
@@ -43,7 +43,7 @@ func (s *Session) Alloc(n int) ([]byte, error) {
 	}
 	b := a.Alloc(n)
 	if b == nil {
-		return fail(fmt.Errorf("%w: %d bytes", ErrInvalid, n))
+		return fail(fmt.Errorf("%w: %d bytes, must be positive and fit in memory", ErrInvalid, n))
 	}
 	if n < allocChunk {
 		memory.arena = a

@@ -71,7 +71,7 @@ func (p *Prepared) send(h header.Header) error {
 	head, data := p.Header, p.Data
 	at := header.Size + len(head)
 	if p.pc == nil || len(p.pc.buf) < at+len(data) || len(head) > 0 && &head[0] != &p.pc.buf[header.Size] || len(data) > 0 && &data[0] != &p.pc.buf[at] {
-		return &Error{Peer: -1, Op: "send", Err: ErrInvalid}
+		return &Error{Peer: -1, Op: "send", Err: fmt.Errorf("%w: a message that was sent or freed, or Data that is not its memory", ErrInvalid)}
 	}
 	s := p.g.s
 	s.mu.lock()

@@ -40,7 +40,7 @@ const MaxKey = maxRegionKey
 // operations, and this process answers them when it makes progress.
 func (s *Session) Register(mem []byte, access driver.Access) (*Region, error) {
 	if len(mem) == 0 || access == 0 || access > driver.RemoteRead|driver.RemoteWrite|driver.RemoteAtomic {
-		return nil, &Error{Peer: -1, Op: "register", Err: ErrInvalid}
+		return nil, &Error{Peer: -1, Op: "register", Err: fmt.Errorf("%w: no memory (0 bytes), or access that does not exist", ErrInvalid)}
 	}
 	r := &Region{s: s, mem: mem, access: access}
 	var b [8]byte

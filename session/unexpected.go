@@ -3,6 +3,7 @@ package session
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"unsafe"
 
@@ -318,7 +319,7 @@ func (m *Message) Irecv(buf []byte) (*Request, error) {
 	s.mu.lock()
 	defer s.leave()
 	if m.k == nil {
-		return nil, &Error{Peer: -1, Op: "receive", Err: ErrInvalid}
+		return nil, &Error{Peer: -1, Op: "receive", Err: fmt.Errorf("%w: the message of this Improbe was received before", ErrInvalid)}
 	}
 	r := s.request("receive")
 	r.buf = buf
