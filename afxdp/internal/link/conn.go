@@ -160,14 +160,15 @@ func (c *Conn) longest() int {
 // place, and neither are packets to and from a peer without units.
 func (c *Conn) fit(n int) {
 	c.short = min(n, int(c.mine.mtu), int(c.theirs.mtu))
-	c.mtu, c.full, c.unit, c.peerUnit = c.short, 1, 0, 0
+	c.mtu, c.full, c.widest, c.unit, c.peerUnit = c.short, 1, 1, 0, 0
 	if c.mine.longest == 0 || c.theirs.longest == 0 {
 		return
 	}
 	c.unit, c.peerUnit = int(c.mine.mtu), int(c.theirs.mtu)
 	if c.sealer == nil {
-		c.mtu = min(n, int(c.mine.longest), int(c.theirs.longest))
-		c.full = units(c.mtu, min(c.unit, c.peerUnit))
+		longest, unit := min(int(c.mine.longest), int(c.theirs.longest)), min(c.unit, c.peerUnit)
+		c.mtu = min(n, longest)
+		c.full, c.widest = units(c.mtu, unit), units(longest, unit) // the peer's path may take longer packets
 	}
 }
 

@@ -47,22 +47,22 @@ func (c *Conn) age() {
 }
 
 // arrivedWhole notes that a packet of n bytes, headers included, has arrived in one piece.
-func (c *Conn) arrivedWhole(n int) {
+func (c *Conn) arrivedWhole(n int, trial bool) {
 	p := &c.pmtu
 	if p.suspect != 0 && n >= p.suspect {
 		p.suspect = 0
 	}
-	if p.trying && n > p.limit {
+	if trial && p.trying {
 		p.trying, p.limit, p.tryAt = false, n, c.e.now
 		c.fit(n)
 	}
 }
 
 // arrivedDivided notes that a fragment of n bytes, headers included, has arrived in parts.
-func (c *Conn) arrivedDivided(n int) {
+func (c *Conn) arrivedDivided(n int, trial bool) {
 	p := &c.pmtu
 	switch {
-	case n > p.limit && p.trying:
+	case trial && p.trying:
 		p.trying, p.lost, p.tryAt = false, n, c.e.now+trialPause
 	case p.suspect != 0 && n >= p.suspect && n <= p.limit:
 		p.lost, p.limit, p.suspect = p.suspect, partPacket, 0

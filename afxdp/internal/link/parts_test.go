@@ -115,3 +115,25 @@ func TestHostileParts(t *testing.T) {
 		})
 	}
 }
+
+// A path that takes only shorter packets one way does not keep the other way's long packets from getting credit.
+func TestPathThatTakesShorterPacketsOneWay(t *testing.T) {
+	w := faultless()
+	w.mtu, w.unit, w.frames, w.idle = 65503, 3766, 4000, 0
+	s, x, y := pair(t, 1, w)
+	if err := x.c.SetMTU(1500); err != nil {
+		t.Fatal(err)
+	}
+	y.place(0, 1000)
+	for tag := uint64(1); tag < 60; tag++ { // the peer's share of credit shrinks
+		s.pass(150e6)
+		y.place(tag, 1000)
+		s.run(s.now+9e9, y.done)
+	}
+	y.place(60, 1<<20)
+	s.run(s.now+9e9, y.done)
+	if y.err != nil || y.c.mtu != 65503 {
+		s.fail("%v, packets of %d bytes", y.err, y.c.mtu)
+	}
+	s.finish()
+}

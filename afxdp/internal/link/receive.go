@@ -23,7 +23,8 @@ type receiver struct {
 	granted  uint64     // the credit: the peer may send units below it
 	unit     int        // bytes of a packet per unit; 0: each packet is one unit
 	peerUnit int        // the peer's
-	full     int        // units of the longest packet
+	full     int        // units of the longest packet that is sent
+	widest   int        // units of the longest packet that the peer may send
 	allowed  int        // the most by which granted may exceed consumed
 	reserved int        // frames of the pool that are reserved for the connection
 	out      int        // frames that the handler holds
@@ -223,7 +224,7 @@ func (c *Conn) grant() uint64 {
 }
 
 // most returns the largest useful share: it fills the window.
-func (c *Conn) most() int { return len(c.got) * c.full }
+func (c *Conn) most() int { return len(c.got) * c.widest }
 
 // limitDue reports whether the peer should be notified that it may send more.
 func (c *Conn) limitDue() bool { return c.grant()-c.granted >= uint64(max(c.allowed/4, 1)) }
@@ -246,13 +247,13 @@ func (c *Conn) adapt() {
 	s := c.allowed
 	switch since := e.now - c.freshAt; {
 	case c.fresh >= uint64(s):
-		grow := min(s, c.most()-s, e.pool.more()/2)                     // the other half is for other connections
-		if grow > 0 && since <= max(4*c.srtt, Time(5e6)/Time(c.full)) { // a larger share would not stay in the caches
+		grow := min(s, c.most()-s, e.pool.more()/2)                       // the other half is for other connections
+		if grow > 0 && since <= max(4*c.srtt, Time(5e6)/Time(c.widest)) { // a larger share would not stay in the caches
 			c.allowed += grow
 		}
 		c.fresh, c.freshAt = 0, e.now
 	case since > Time(100e6):
-		if least := max(minShare, 2*c.full); c.fresh < uint64(s)/4 && s > least {
+		if least := max(minShare, 2*c.widest); c.fresh < uint64(s)/4 && s > least {
 			c.allowed = max(s/2, least)
 		}
 		c.fresh, c.freshAt = 0, e.now
@@ -289,7 +290,7 @@ func (c *Conn) answered() { c.toAck, c.ackNow = 0, false }
 
 // answer sends a packet without data if one is due.
 func (c *Conn) answer() {
-	every := min(max(ackEvery, 2*c.full), max(c.allowed/4, 1))
+	every := min(max(ackEvery, 2*c.widest), max(c.allowed/4, 1))
 	if !c.wantPing && !c.ackNow && c.toAck < every && !c.limitDue() {
 		if c.toAck > 0 {
 			c.soon(c.toAckSince + ackDelay)

@@ -430,9 +430,9 @@ func (c *Conn) ack(seq uint64) int {
 	s.state = segAcked
 	c.sacked.add(seq)
 	if n := s.size() + c.overhead(); s.divided {
-		c.arrivedDivided(n)
+		c.arrivedDivided(n, s.trial)
 	} else {
-		c.arrivedWhole(n)
+		c.arrivedWhole(n, s.trial)
 	}
 	if t := s.t; t != nil {
 		s.t = nil
