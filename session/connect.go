@@ -4,11 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"syscall"
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/descriptors"
 	"github.com/bywash/bywash/session/internal/header"
 )
+
+// dialFiles is how many files are open at most while a gate connects: sockets, the peer's process and memory. It is
+// more than the drivers of this module need (6).
+const dialFiles = 10
 
 // dialing is what a gate remembers of its attempts to connect, and of the connections that they have made.
 type dialing struct {
@@ -168,6 +174,9 @@ func (g *Gate) dialLinks(ctx context.Context, number uint64) (links []*link, why
 	if len(pairs) == 0 {
 		return nil, why, fmt.Errorf("%w: no driver of this process reaches the peer (%v)", driver.ErrUnsupported, why)
 	}
+	if err := enoughFiles(); err != nil {
+		return nil, why, err
+	}
 	for k, p := range pairs {
 		l := &link{g: g, nic: s.nics[p[0]], card: theirs, rail: uint8(k), peer: uint8(p[1])}
 		links = append(links, l)
@@ -191,6 +200,16 @@ func (g *Gate) dialLinks(ctx context.Context, number uint64) (links []*link, why
 		}
 	}
 	return links, why, nil
+}
+
+// enoughFiles returns an error if this process cannot open the files for a connection. It is asked before a connection
+// begins: one that lacks a descriptor in the middle leaves a peer that has done its part, and waits.
+func enoughFiles() error {
+	if free, limit := descriptors.Free(); free < dialFiles {
+		return fmt.Errorf("%w: connecting may take %d more, and this process has %d of %d left (raise the limit: ulimit -n)",
+			syscall.EMFILE, dialFiles, free, limit)
+	}
+	return nil
 }
 
 // requestedByDriver reports whether a driver itself sends the peer a connect request.

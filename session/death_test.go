@@ -68,6 +68,8 @@ func child(dir string) error {
 		return crashingRank(dir)
 	case "stopped":
 		return stoppedRank(dir)
+	case "few descriptors":
+		return fewDescriptors(dir)
 	case "flooding":
 		return floodingRank(dir)
 	}

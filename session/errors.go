@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/descriptors"
 )
 
 // The errors of package driver that sessions return; test for them with
@@ -55,9 +56,9 @@ func (e *Error) Error() string {
 		peer = " peer of another session:"
 	}
 	if d, ok := e.Err.(*driver.Error); ok { // without its operation and url: the peer is named
-		return fmt.Sprintf("session: %s:%s %v (%s)", e.Op, peer, d.Err, d.Driver)
+		return fmt.Sprintf("session: %s:%s %v (%s)%s", e.Op, peer, d.Err, d.Driver, descriptors.Remedy(e.Err))
 	}
-	return fmt.Sprintf("session: %s:%s %v", e.Op, peer, e.Err)
+	return fmt.Sprintf("session: %s:%s %v%s", e.Op, peer, e.Err, descriptors.Remedy(e.Err))
 }
 
 // Unwrap returns the cause.

@@ -142,6 +142,9 @@ func Join(ctx context.Context, cfg Config) (*Session, error) {
 	if err == nil {
 		err = s.open(ctx)
 	}
+	if err == nil && s.size > 1 {
+		err = enoughFiles()
+	}
 	if err == nil {
 		err = s.publish(ctx)
 	}

@@ -31,7 +31,6 @@ type share struct {
 
 	pendingPeers    map[uint64]*pendingPeer // by incarnation; guarded by Mu
 	pending         pending                 // guarded by Mu
-	quota           quota                   // of pending links
 	unauthenticated unauthenticated
 	onRequest       atomic.Pointer[func()]
 	probes          atomic.Uint32

@@ -3,28 +3,21 @@
 package tcp
 
 import (
-	"errors"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
-	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/bywash/bywash/internal/descriptors"
 )
 
 // pendingTime is how long a link may wait for this side's Connect. Its dialer then dials again, if its user still
 // waits. Tests shorten it.
 var pendingTime = 30 * time.Second
 
-const (
-	// A context keeps at most maxPending links that wait for this side's Connect, and fewer where the process may not
-	// open four times as many files.
-	maxPending = 4096
-	// countTime is how long a count of the process's descriptors is good for.
-	countTime = 100 * time.Millisecond
-)
+// maxPending is how many links of a context wait for this side's Connect at most; they are fewer where the process may
+// not open four times as many files.
+const maxPending = 4096
 
 // pending are the links that have proved the secret and wait for this side's Connect, the oldest first. The context's
 // Mu guards it.
@@ -101,40 +94,9 @@ func (q *pending) excess(l *link, limit int) *link {
 	return l
 }
 
-// quota is how many links may wait: a quarter of the descriptors that they have and that the process may still open.
-type quota struct {
-	mu      sync.Mutex
-	counted time.Time
-	n       int
-}
-
-// limit returns the quota, counted lately. waiting is how many links wait now.
-func (q *quota) limit(waiting int) int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if now := time.Now(); now.Sub(q.counted) > countTime {
-		q.n = min(maxPending, (freeDescriptors()+waiting)/4)
-		q.counted = now
-	}
-	return q.n
-}
-
-// freeDescriptors is how many descriptors the process may still open. Without /proc it is the limit.
-func freeDescriptors() int {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return 0
-	}
-	const most = 1 << 30 // the kernel's own limit (fs.nr_open) is lower
-	n := int(min(limit.Cur, most))
-	dir, err := os.Open("/proc/self/fd")
-	switch {
-	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
-		return 0
-	case err != nil:
-		return n
-	}
-	defer dir.Close()
-	names, _ := dir.Readdirnames(0)
-	return max(n-len(names), 0)
+// pendingLimit is how many links may wait if so many do: a quarter of the descriptors that they have and that the process
+// may still open, but one in any case, so that a process with few descriptors fails instead of its peer.
+func pendingLimit(waiting int) int {
+	free, _ := descriptors.Free()
+	return max(1, min(maxPending, (free+waiting)/4))
 }

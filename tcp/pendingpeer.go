@@ -65,7 +65,7 @@ func (c *share) admit(l *link, peer uint64) bool {
 	c.Mu.Lock()
 	waiting := len(c.pending.list)
 	c.Mu.Unlock()
-	limit := c.quota.limit(waiting) // which counts, and may take some time
+	limit := pendingLimit(waiting) // which counts, and may take some time
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	if c.IsClosed() {

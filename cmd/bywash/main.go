@@ -14,6 +14,7 @@ import (
 
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/control"
 	_ "github.com/bywash/bywash/driver/all"
+	"github.com/bywash/bywash/internal/descriptors"
 	"github.com/bywash/bywash/qnix/softnic"
 )
 
@@ -62,11 +63,7 @@ func execute() int {
 	if errors.Is(err, errSilent) {
 		return exitFailure
 	}
-	remedy := ""
-	if (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)) && !strings.Contains(err.Error(), "ulimit") {
-		remedy = " (raise the limit of open files: ulimit -n)"
-	}
-	fmt.Fprintf(os.Stderr, "bywash: %s%s\n", oneLine(err), remedy)
+	fmt.Fprintf(os.Stderr, "bywash: %s%s\n", oneLine(err), descriptors.Remedy(err))
 	var usage *usageError
 	if errors.As(err, &usage) {
 		return exitUsage
