@@ -58,7 +58,8 @@ func (c *process) wakeBackground() {
 	}
 }
 
-// The longest sleeps of the background goroutine: while other goroutines poll; while a waiter sleeps in the kernel,
+// The longest sleeps of the background goroutine: while other goroutines poll, in Go's runtime, because a sleep in the
+// kernel keeps the P until the runtime notices, and a program with one P would not poll for up to 10 ms; while a waiter sleeps in the kernel,
 // which drains the ring, too, and wakes the background goroutine at its end after a long wait; and otherwise, when the
 // NIC or wakeBackground wakes it.
 const (
@@ -74,7 +75,7 @@ func (c *process) background() {
 	defer timer.Stop()
 	var peers []*peer
 	var conns []*conn
-	others := false // other goroutines drain the ring now
+	others := false // other goroutines poll now, and drain the ring
 	undisturbed := false
 	for c.live.Err() == nil {
 		c.Mu.Lock()
@@ -111,7 +112,8 @@ func (c *process) background() {
 			c.sleepInKernel(seen)
 		}
 		undisturbed = watched
-		others = !c.Drain() && c.doorbells.seen.Load() != seen
+		others = c.polled.Swap(false)
+		c.drain()
 	}
 }
 

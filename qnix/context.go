@@ -32,8 +32,10 @@ type process struct {
 	nic   *nic.NIC
 	proc  *nic.Process
 	cache *regcache.Cache[nic.Handle]
-	soft  bool // the NIC is a process
-	polls atomic.Uint32
+	soft  bool          // the NIC is a process
+	polls atomic.Uint32 // without a result
+
+	polled atomic.Bool // since the background goroutine looked
 
 	doorbells doorbells
 	waits     kit.Watch

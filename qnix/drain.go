@@ -61,10 +61,18 @@ const drainMost = 1024
 
 // Drain implements kit.ContextHooks. It handles the doorbells that have rung.
 func (c *process) Drain() (did bool) {
+	if !c.polled.Load() {
+		c.polled.Store(true)
+	}
 	if c.quiet() {
 		c.vain()
 		return false
 	}
+	return c.drain()
+}
+
+// drain is Drain for the background goroutine.
+func (c *process) drain() (did bool) {
 	for n := 0; n < drainMost && !c.quiet() && c.doorbells.tryLock(); {
 		did = true
 		n += c.drainLocked(drainMost - n)

@@ -274,6 +274,23 @@ func TestStrangeControlMessagesAreHarmless(t *testing.T) {
 	}
 }
 
+// The background goroutine does not sleep in the kernel while another goroutine polls, even if no doorbell rings: it would
+// keep the only P of a program with GOMAXPROCS=1.
+func TestBackgroundGoroutineStaysOutOfTheKernelWhileOthersPoll(t *testing.T) {
+	m, _ := newFakePeer(t, driver.Small, testSecret)
+	const quiet, limit = 20 * time.Millisecond, 10 * time.Second
+	begin := time.Now()
+	for out := begin; time.Since(out) < quiet; {
+		m.victim.Drain()
+		if m.victim.backgroundSleeps.Load() {
+			out = time.Now()
+		}
+		if time.Since(begin) > limit {
+			t.Fatalf("it never stays out of the kernel for %v", quiet)
+		}
+	}
+}
+
 // A call handles a bounded number of the doorbells that have rung. The next calls handle the others.
 func TestDrainIsBounded(t *testing.T) {
 	NeedNIC(t)
