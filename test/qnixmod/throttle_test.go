@@ -7,15 +7,32 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func init() {
 	roles["bulk"] = func([]string) error { return roleBulk() }
+	roles["spin"] = func([]string) error { return roleSpin() }
+}
+
+// roleSpin keeps a CPU busy until its input ends.
+func roleSpin() error {
+	var over atomic.Bool
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		over.Store(true)
+	}()
+	fmt.Println("ready")
+	for !over.Load() {
+	}
+	return nil
 }
 
 // roleBulk sends messages of 1 MiB from this process on one NIC to itself on another, until its input ends.
@@ -108,5 +125,45 @@ func TestThrottledProcessDelaysNoOther(t *testing.T) {
 	t.Logf("%d messages, the longest takes %v", messages, longest)
 	if most := (period - quota) / 2; longest > most {
 		t.Errorf("a message takes %v, want at most %v, half of what the throttled process waits", longest, most)
+	}
+}
+
+// A process of the lowest priority, which gets hardly any processor time beside busy ones, does not hold the NIC while it
+// waits for its turn: messages of 8 bytes between two other processes go on.
+func TestProcessesOfLowPriorityDelayNoOther(t *testing.T) {
+	for name, attr := range map[string]unix.SchedAttr{
+		"idle": {Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE},
+		"nice": {Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL, Nice: 19},
+	} {
+		t.Run(name, func(t *testing.T) {
+			load(t, "nics=2")
+			a, b := mustRegister(t, 0, small("a")), mustRegister(t, 0, small("b"))
+			cmd, in := started(t, "bulk")
+			threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", cmd.Process.Pid))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, x := range threads {
+				if tid, _ := strconv.Atoi(x.Name()); unix.SchedSetAttr(tid, &attr, 0) != nil {
+					t.Fatalf("thread %s keeps its priority", x.Name())
+				}
+			}
+			for range runtime.NumCPU() {
+				_, spins := started(t, "spin")
+				defer spins.Close()
+			}
+			longest := time.Duration(0)
+			const messages = 500
+			for range messages {
+				start := time.Now()
+				checkShort(t, a, b, 0)
+				longest = max(longest, time.Since(start))
+			}
+			in.Close()
+			t.Logf("%d messages, the longest takes %v", messages, longest)
+			if most := time.Second; longest > most {
+				t.Errorf("a message takes %v, want at most %v", longest, most)
+			}
+		})
 	}
 }
