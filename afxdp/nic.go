@@ -215,7 +215,11 @@ func (n *nic) open(device string) (err error) {
 	n.pool = o.pool(run)
 	if n.dev, err = xsk.Open(n.xskConfig(device, queues, chunkSize, run)); err != nil {
 		n.close()
-		if errors.Is(err, xsk.ErrQueueBusy) {
+		switch {
+		case !errors.Is(err, xsk.ErrQueueBusy):
+		case n.sole && len(queues) == 1:
+			err = fmt.Errorf("%w; a process takes a queue for itself, and the device has one: name another device", err)
+		default:
 			err = fmt.Errorf("%w; a process takes all queues of a device: for several processes give each some of its own (option queues=0-1)", err)
 		}
 		return err

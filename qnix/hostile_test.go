@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/qnix/nic"
 	"github.com/bywash/bywash/qnix/softnic"
@@ -288,6 +290,35 @@ func TestBackgroundGoroutineStaysOutOfTheKernelWhileOthersPoll(t *testing.T) {
 		if time.Since(begin) > limit {
 			t.Fatalf("it never stays out of the kernel for %v", quiet)
 		}
+	}
+}
+
+// A process that cannot receive the descriptors of a registration gets an error that says so, and can register later.
+func TestRegistrationWithoutDescriptorsNamesTheLimit(t *testing.T) {
+	NeedNIC(t)
+	n, err := nic.Open(os.Getenv(nic.EnvPath))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	var limit unix.Rlimit
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err == nil {
+		err = unix.Getrlimit(unix.RLIMIT_NOFILE, &limit)
+	}
+	few := unix.Rlimit{Cur: uint64(len(fds)), Max: limit.Max}
+	if err == nil {
+		err = unix.Setrlimit(unix.RLIMIT_NOFILE, &few)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = n.Register(t.Context(), nic.Config{Name: "few", RegionSize: 8192})
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(err, unix.EMFILE) || !strings.Contains(err.Error(), "ulimit -n") {
+		t.Errorf("%v, want an error that names the limit of open files", err)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/descriptors"
 	"github.com/bywash/bywash/internal/rights"
 )
 
@@ -37,7 +38,7 @@ func receive(sock *net.UnixConn, m *message, most int) ([]int, error) {
 	}
 	switch {
 	case errors.Is(err, rights.ErrTruncated):
-		if lacking := lackDescriptors(sock); lacking != nil {
+		if lacking := lackDescriptors(); lacking != nil {
 			return fds, lacking
 		}
 		return fds, errMalformed
@@ -49,21 +50,11 @@ func receive(sock *net.UnixConn, m *message, most int) ([]int, error) {
 
 // lackDescriptors returns an error if this process can open no further file: the kernel then drops descriptors that
 // come, as it does with those of a message that has too many.
-func lackDescriptors(sock *net.UnixConn) (err error) {
-	raw, rawErr := sock.SyscallConn()
-	if rawErr != nil {
+func lackDescriptors() error {
+	if free, _ := descriptors.Free(); free >= maxFDs {
 		return nil
 	}
-	_ = raw.Control(func(fd uintptr) {
-		var dup int
-		if dup, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0); err == nil {
-			unix.Close(dup)
-		}
-	})
-	if err == nil || !errors.Is(err, unix.EMFILE) && !errors.Is(err, unix.ENFILE) {
-		return nil
-	}
-	return fmt.Errorf("%w: %w", driver.ErrBroken, resourceError("receive the peer's memory", err))
+	return fmt.Errorf("%w: %w", driver.ErrBroken, resourceError("receive the peer's memory", unix.EMFILE))
 }
 
 // expect reads one message that must be of a kind and have so many

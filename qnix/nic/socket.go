@@ -5,6 +5,7 @@ package nic
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/bywash/bywash/internal/descriptors"
 	"github.com/bywash/bywash/internal/rights"
 	"github.com/bywash/bywash/qnix/internal/abi"
 )
@@ -83,20 +85,25 @@ func (s *socket) read() {
 			s.discard(fds)
 		}
 		if err != nil {
+			s.end(err)
 			break
 		}
 	}
-	s.end()
 	// No request gets an answer any more, so no further one must be sent.
 	rights.Close(s.conn)
 }
 
-// end fails all calls that wait for an answer, and reports the end of the NIC.
-func (s *socket) end() {
+// end fails all calls that wait for an answer, and reports the end of the NIC. The kernel drops descriptors that this
+// process has no room for.
+func (s *socket) end(received error) {
+	err := ErrGone
+	if free, _ := descriptors.Free(); errors.Is(received, rights.ErrTruncated) && free < abi.RegisterFDs {
+		err = fmt.Errorf("receive the NIC's memory: %w", unix.EMFILE)
+	}
 	s.hungUp.Store(true)
 	s.mu.Lock()
 	for id, c := range s.calls {
-		c.err = ErrGone
+		c.err = err
 		delete(s.calls, id)
 		close(c.done)
 	}
@@ -211,7 +218,7 @@ func (s *socket) abandon() {
 	if s.conn.CloseWrite() != nil {
 		rights.HangUp(s.conn) // the other end has already hung up
 	}
-	s.end()
+	s.end(nil)
 }
 
 func (s *socket) abandoned() bool { return s.left.Load() }

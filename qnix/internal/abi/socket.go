@@ -4,6 +4,7 @@ package abi
 
 import (
 	"errors"
+	"fmt"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -21,7 +22,7 @@ func Receive(conn syscall.Conn, most int) (b []byte, fds []int, err error) {
 	n, fds, err := rights.Receive(conn, buf, most)
 	switch {
 	case errors.Is(err, rights.ErrTruncated):
-		return nil, fds, errMalformed
+		return nil, fds, fmt.Errorf("%w: %w", errMalformed, err)
 	case err != nil:
 		return nil, fds, err
 	}
