@@ -277,19 +277,30 @@ func TestStrangeControlMessagesAreHarmless(t *testing.T) {
 }
 
 // The background goroutine does not sleep in the kernel while another goroutine polls, even if no doorbell rings: it would
-// keep the only P of a program with GOMAXPROCS=1.
+// keep the only P of a program with GOMAXPROCS=1. It looks each millisecond. A poller that got no processor time for
+// longer begins again.
 func TestBackgroundGoroutineStaysOutOfTheKernelWhileOthersPoll(t *testing.T) {
 	m, _ := newFakePeer(t, driver.Small, testSecret)
-	const quiet, limit = 20 * time.Millisecond, 10 * time.Second
+	v := m.victim
+	const pause, enough, limit = polledPause / 2, 3 * polledPause, 10 * time.Second
 	begin := time.Now()
-	for out := begin; time.Since(out) < quiet; {
-		m.victim.Drain()
-		if m.victim.backgroundSleeps.Load() {
-			out = time.Now()
+	times := 0 // without processor time it stays out of the kernel, too, now and then
+	for last, out := begin, begin; times < 10; {
+		if last.Sub(out) > enough {
+			times, out = times+1, last
 		}
-		if time.Since(begin) > limit {
-			t.Fatalf("it never stays out of the kernel for %v", quiet)
+		v.polled.Store(true) // as Drain does, without giving the processor away
+		now := time.Now()
+		if now.Sub(last) > pause || v.backgroundSleeps.Load() {
+			v.wakeBackground()
+			out = now
 		}
+		if last = now; now.Sub(begin) > limit {
+			t.Fatalf("it stays out of the kernel for %v of polls %d times in %v", enough, times, limit)
+		}
+	}
+	for !v.polled.Load() { // the background goroutine may have looked in between
+		v.Drain()
 	}
 }
 
@@ -317,7 +328,10 @@ func TestRegistrationWithoutDescriptorsNamesTheLimit(t *testing.T) {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
-	if !errors.Is(err, unix.EMFILE) || !strings.Contains(err.Error(), "ulimit -n") {
+	switch module := strings.HasPrefix(os.Getenv(nic.EnvPath), "/dev/"); {
+	case module && err != nil: // which passes no descriptors
+		t.Error(err)
+	case !module && (!errors.Is(err, unix.EMFILE) || !strings.Contains(err.Error(), "ulimit -n")):
 		t.Errorf("%v, want an error that names the limit of open files", err)
 	}
 }
