@@ -39,8 +39,8 @@ func fewDescriptors(dir string) error {
 
 func joinWithFew(dir, driver string) error {
 	for more := 0; ; more++ {
+		ctx, stop := context.WithTimeout(context.Background(), 100*time.Millisecond) // the first timer opens files
 		restore := limitFiles(more)
-		ctx, stop := context.WithTimeout(context.Background(), 100*time.Millisecond)
 		_, err := session.Join(ctx, session.Config{Job: &folder{dir, 0, 2}, Rails: []session.Rail{{Driver: driver}}})
 		stop()
 		restore()
