@@ -14,10 +14,9 @@ import (
 
 // request is a link by which a peer asks for an endpoint.
 type request struct {
-	link   *link
-	number uint64         // of the accepted connection
-	msg    *message       // nil until it has come
-	met    chan *Endpoint // gets the endpoint that has taken it
+	link *link
+	msg  *message       // nil until it has come
+	met  chan *Endpoint // gets the endpoint that has taken it
 }
 
 // requester returns the link of the request that no endpoint has met, or nil.
@@ -74,11 +73,11 @@ func (h *hub) accept(s stream) {
 		return
 	}
 	_ = s.SetDeadline(time.Time{})
-	l := h.newLink(c.from, s, conn)
+	l := h.newLink(c.from, number, s, conn)
 	if c.purpose == forWatching {
 		h.tasks.Go(func() { h.serveWatcher(c.from, l) })
 	} else {
-		h.tasks.Go(func() { h.serveRequest(c.from, number, l) })
+		h.tasks.Go(func() { h.serveRequest(c.from, l) })
 	}
 }
 
@@ -109,16 +108,20 @@ func (h *hub) refuse(s stream, conn *handshake.Conn, err error) {
 	s.Close()
 }
 
-// serveWatcher keeps the link by which a peer watches this process. A newer one takes its place.
+// serveWatcher keeps the link by which a peer watches this process. The one that was accepted last stays.
 func (h *hub) serveWatcher(inc uint64, l *link) {
 	h.mu.Lock()
 	p := h.peer(inc)
-	before := p.watcher
-	p.watcher = l
+	older := p.watcher
+	if older == nil || older.number < l.number {
+		p.watcher = l
+	} else {
+		older = l
+	}
 	closed := h.closed
 	h.mu.Unlock()
-	if before != nil {
-		before.finish(nil)
+	if older != nil {
+		older.finish(nil)
 	}
 	if closed {
 		l.finish(&message{kind: msgBye})
@@ -137,12 +140,12 @@ func (h *hub) serveWatcher(inc uint64, l *link) {
 
 // serveRequest waits for a peer's request and until an endpoint has taken it, and then serves that endpoint. One such
 // link of each peer waits: a newer one takes its place, because the peer asks again only after it has given up.
-func (h *hub) serveRequest(inc, number uint64, l *link) {
-	r := &request{link: l, number: number, met: make(chan *Endpoint, 1)}
+func (h *hub) serveRequest(inc uint64, l *link) {
+	r := &request{link: l, met: make(chan *Endpoint, 1)}
 	h.mu.Lock()
 	p := h.peer(inc)
 	older := p.request
-	if older == nil || older.number < number {
+	if older == nil || older.link.number < l.number {
 		p.request = r
 	} else {
 		older = r

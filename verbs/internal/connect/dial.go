@@ -53,7 +53,7 @@ func (h *hub) try(ctx context.Context, inc uint64, target []byte, p purpose) (l 
 			s.Close()
 			return err
 		}
-		l = h.newLink(inc, s, conn)
+		l = h.newLink(inc, 0, s, conn)
 		return nil
 	})
 	return l, err

@@ -220,7 +220,7 @@ func TestOlderRequestDisplacesNone(t *testing.T) {
 		if p == nil || p.request == nil || p.request.msg == nil {
 			return false
 		}
-		p.request.number = 1 << 40
+		p.request.link.number = 1 << 40
 		return true
 	})
 	older := request()
@@ -366,6 +366,42 @@ func TestBitsThatChange(t *testing.T) {
 				y.finalize(t)
 			}
 		})
+	}
+}
+
+// A link to a watching peer outlives an earlier link of that peer, even if the host looks at the earlier one last.
+func TestWatcherThatIsServedLate(t *testing.T) {
+	onHost(t)
+	h := aHost(t, nil)
+	const inc = 1 << 61
+	watch := func(before *link) (*handshake.Conn, *link) {
+		conn, _, w := insider(t, h, h.claimOf(inc, forWatching))
+		if w.code != 0 {
+			t.Fatalf("refused with code %d", w.code)
+		}
+		var l *link
+		waitUntil(t, "the host serves the watcher", func() bool {
+			h.hub().mu.Lock()
+			defer h.hub().mu.Unlock()
+			if p := h.hub().peers[inc]; p != nil {
+				l = p.watcher
+			}
+			return l != nil && l != before
+		})
+		return conn, l
+	}
+	_, earlier := watch(nil)
+	conn, later := watch(earlier)
+	h.hub().serveWatcher(inc, earlier)
+	for range 2 {
+		if _, err := conn.Receive(); err != nil {
+			t.Fatalf("the later link has ended: %v", err)
+		}
+	}
+	select {
+	case <-later.leaving:
+		t.Error("the host ends the later link")
+	default:
 	}
 }
 

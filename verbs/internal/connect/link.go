@@ -28,6 +28,7 @@ type stream interface {
 // link is an authenticated stream to a peer. It serves one endpoint, or a peer that watches whether this process lives.
 type link struct {
 	stream   stream
+	number   uint64 // of accepted connections, in their order; 0 for a link that this side dialed
 	conn     *handshake.Conn
 	received chan message // except alive; closed when the link ends
 	err      error        // why the link ended; valid once received is closed
@@ -55,8 +56,8 @@ var (
 )
 
 // newLink starts to read from a link to the peer inc, and to tell it that this process is alive.
-func (h *hub) newLink(inc uint64, s stream, conn *handshake.Conn) *link {
-	l := &link{stream: s, conn: conn, received: make(chan message, 1), leaving: make(chan struct{})}
+func (h *hub) newLink(inc, number uint64, s stream, conn *handshake.Conn) *link {
+	l := &link{stream: s, number: number, conn: conn, received: make(chan message, 1), leaving: make(chan struct{})}
 	l.keeping, l.settle = context.WithCancel(context.Background())
 	l.heard.Store(h.now())
 	h.count(&h.stats.links)
