@@ -68,6 +68,32 @@ func TestDeathIsNoMissingCapability(t *testing.T) {
 			t.Errorf("attach to a process that is gone: got %v, %v, want ErrBroken", ok, err)
 		}
 	})
+	t.Run("pid", func(t *testing.T) {
+		c := exec.Command("/proc/self/exe")
+		c.Env = append(os.Environ(), envRole+"=leave")
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		fd, err := unix.PidfdOpen(c.Process.Pid, 0)
+		if err != nil {
+			t.Skipf("pidfd_open (requires Linux 5.3): %v", err)
+		}
+		p := process{pid: c.Process.Pid, pidfd: fd}
+		defer p.close()
+		if err := c.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Wait()
+		now := time.Since(started)
+		p.alive.Store(int64(now + time.Hour))
+		if p.replaced() {
+			t.Error("the kernel is asked about a process that it found alive a moment ago")
+		}
+		p.alive.Store(int64(now - sure))
+		if !p.replaced() {
+			t.Error("the pid of a process that has ended is taken for its own")
+		}
+	})
 	t.Run("put", func(t *testing.T) {
 		c := startChild(t, "offer", nil)
 		c.write(task{})

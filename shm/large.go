@@ -36,7 +36,6 @@ type transfer struct {
 	local   []byte         // nil if not contiguous
 	done    uint64         // pieces this end has copied
 	moved   int            // bytes through the ring
-	written int            // bytes that this end has copied into private memory of the peer
 	arena   *driver.Arena
 	pin     runtime.Pinner
 	rdv     [rdvBytes]byte
@@ -162,7 +161,7 @@ func (l *large) describe(t *transfer, e *endLine, p *driver.Packet) error {
 	store64(&e.done, 0)
 	store32(&e.failed, 0)
 	store32(&e.reach, reachUnknown)
-	t.done, t.moved, t.written, t.matched, t.gaveUp, t.failed = 0, 0, 0, false, false, false
+	t.done, t.moved, t.matched, t.gaveUp, t.failed = 0, 0, false, false, false
 	t.reach = reachUnknown
 	return nil
 }

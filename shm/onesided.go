@@ -211,13 +211,13 @@ func (n *conn) access(op *driver.Op, b []byte, mem unsafe.Pointer, mapped bool, 
 	n.opPath = attachedPaths[op.Driver.Ticket]
 	local := [1]unix.Iovec{{Base: &b[0], Len: uint64(len(b))}}
 	if put {
-		if n.proc.dead() {
+		if n.proc.replaced() {
 			return driver.ErrBroken
 		}
 		return n.proc.copyOut(local[:], r.entry.addr+uint64(off), len(b))
 	}
 	err := n.proc.copyIn(local[:], r.entry.addr+uint64(off), len(b))
-	if err == nil && n.proc.dead() {
+	if err == nil && n.proc.replaced() {
 		return driver.ErrBroken
 	}
 	return err

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -22,8 +24,9 @@ import (
 // that was given the same pid later. All connections to it share one.
 type process struct {
 	uid   uint32
-	pid   int // in our pid namespace; 0 if it cannot be seen from here
-	pidfd int // -1 if unknown
+	pid   int          // in our pid namespace; 0 if it cannot be seen from here
+	pidfd int          // -1 if unknown
+	alive atomic.Int64 // when replaced last found the process alive, after started; 0: never
 
 	name  processName
 	users int // connections; guarded by processes
@@ -113,6 +116,26 @@ func (p *process) dead() bool {
 	fds := [1]unix.PollFd{{Fd: int32(p.pidfd), Events: unix.POLLIN}}
 	n, err := unix.Poll(fds[:], 0)
 	return err == nil && n == 1
+}
+
+// sure is how long the pid of a process that was found alive names no other process: it has to end and to be reaped, and
+// the kernel has to give all other numbers before it gives this one again.
+const sure = 250 * time.Microsecond
+
+var started = time.Now()
+
+// replaced reports whether the pid may name another process by now. It makes a system call unless one has found the
+// process alive a moment ago.
+func (p *process) replaced() bool {
+	now := int64(time.Since(started))
+	if at := p.alive.Load(); at != 0 && now-at < int64(sure) {
+		return false
+	}
+	if p.dead() {
+		return true
+	}
+	p.alive.Store(now)
+	return false
 }
 
 // close gives up one connection's share.

@@ -175,11 +175,7 @@ func (l *large) copyPiece(t *transfer, w uint64, sending bool) {
 
 // readAfterDeath reports whether a receive may have read another process's memory: one that got the peer's pid after
 // its end. It is asked once a transfer, at its end.
-func (l *large) readAfterDeath(t *transfer) bool { return t.reach == reachCMA && l.proc.dead() }
-
-// writeLook is how many bytes are written into the peer's memory between two looks whether it lives: a fraction of a
-// millisecond, within which no pid comes into use again.
-const writeLook = 4 << 20
+func (l *large) readAfterDeath(t *transfer) bool { return t.reach == reachCMA && l.proc.replaced() }
 
 // copyAt copies the claimed piece at off and reports it done.
 func (l *large) copyAt(t *transfer, off int, sending bool) {
@@ -241,13 +237,10 @@ func (l *large) attachAt(t *transfer, off, n int, sending bool) error {
 		}
 		f := l.proc.copyIn
 		if sending {
-			f = l.proc.copyOut
-			if t.written%writeLook+size > writeLook || t.written == 0 {
-				if l.proc.dead() {
-					return driver.ErrBroken
-				}
+			if l.proc.replaced() {
+				return driver.ErrBroken
 			}
-			t.written += size
+			f = l.proc.copyOut
 		}
 		if err := f(v, t.addr+uint64(off), size); err != nil {
 			return err
