@@ -27,6 +27,7 @@ type progress struct {
 	preferred   *link        // link that is polled first: usually the one of the last message
 	tick        uint32       // polls
 	epoch       uint32       // grows while callers make progress: the background keeps out of their way
+	polled      int          // messages that callers took while a watch waited, since one has slept
 	polling     bool         // the goroutine that holds the lock polls, and is counted in pollers
 	waiting     int          // rails whose watch is in the driver's wait, or about to be, and was not called off
 }
@@ -63,9 +64,7 @@ func (s *Session) poll() {
 	s.progress.tick++
 	due := s.progress.tick%probeEvery == 0
 	if l := s.progress.preferred; l != nil && l.take() {
-		if s.progress.waiting > 0 && s.progress.sleepers.Load() == 0 && oneP() {
-			s.callOff()
-		}
+		s.callOff()
 		if !due {
 			return
 		}
@@ -73,8 +72,8 @@ func (s *Session) poll() {
 	if s.outstanding() {
 		s.pushAll()
 	}
-	if s.progress.preferred == nil || due {
-		s.probe()
+	if (s.progress.preferred == nil || due) && s.probe() {
+		s.callOff()
 	}
 }
 
@@ -219,6 +218,7 @@ func (s *Session) start() {
 
 // kick lets the background take over: a caller goes to sleep. The caller holds the lock, and has counted as a sleeper.
 func (s *Session) kick() {
+	s.progress.polled = 0
 	for _, n := range s.nics {
 		n.idle.notify()
 	}
@@ -339,8 +339,18 @@ func (n *nic) watch() {
 // active, none is to begin such a wait.
 func oneP() bool { return runtime.GOMAXPROCS(0) == 1 }
 
-// callOff ends the waits of watch, because the caller has taken a message that woke one, which would wait again at once.
+// callOffAfter is how many messages callers take in a row, without sleeping, before they call the watches off.
+const callOffAfter = 8
+
+// callOff ends the waits of watch when callers take the messages: each would wake a watch that waits, for nothing. A
+// watch that is about to wait overlooks it, until a message wakes it.
 func (s *Session) callOff() {
+	if s.progress.waiting == 0 || s.progress.sleepers.Load() > 0 {
+		return
+	}
+	if s.progress.polled++; s.progress.polled < callOffAfter && !oneP() {
+		return
+	}
 	for _, n := range s.nics {
 		if n.waiting {
 			n.waiting = false
@@ -408,7 +418,7 @@ func (s *Session) mover() {
 				continue
 			}
 		}
-		s.progress.move.sleep(pause)
+		woken = s.progress.move.sleep(pause)
 		pause = min(2*pause, longest)
 	}
 }

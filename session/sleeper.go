@@ -45,27 +45,32 @@ func (p *sleeper) wait(ctx context.Context) bool {
 	}
 }
 
-// sleep sleeps for d, at most a few milliseconds, or until it is notified.
-func (p *sleeper) sleep(d time.Duration) {
+// sleep sleeps for d, at most a few milliseconds, or until it is notified. It reports whether it was notified.
+func (p *sleeper) sleep(d time.Duration) bool {
 	if p.alarm == nil {
 		p.timer.Reset(d)
 		select {
 		case <-p.wake:
+			return true
 		case <-p.timer.C:
+			return false
 		}
-		return
 	}
 	p.asleep.Store(true)
 	p.alarm.set(d)
 	select { // a notification before asleep was set
 	case <-p.wake:
+		p.asleep.Store(false)
+		return true
 	default:
 		p.alarm.wait()
 	}
 	p.asleep.Store(false)
 	select {
 	case <-p.wake:
+		return true
 	default:
+		return false
 	}
 }
 
