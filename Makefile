@@ -33,7 +33,7 @@ dirs_with = $(patsubst %/,%,$(sort $(dir $(shell grep -rlE --include='*_test.go'
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "  PERF_FLAGS='-d shm -s 8'  FUZZTIME=$(FUZZTIME)  DURATION=$(DURATION)  BENCH=$(BENCH)  PREFIX=$(PREFIX)"
+	@echo "  PERF_FLAGS='-s 8'  FUZZTIME=$(FUZZTIME)  DURATION=$(DURATION)  BENCH=$(BENCH)  PREFIX=$(PREFIX)"
 
 deps: ## install the system packages that are missing
 	@hack/deps

@@ -45,8 +45,8 @@
 // # Wire format
 //
 // All numbers are little-endian. Every packet begins with its kind, its flags (a greeting: the version), its size, and
-// a CRC-32C over all of the packet but the checksum itself. Bytes beyond the size are the carrier's padding. A packet
-// of a connection (data, ack, ping, close, closed):
+// a CRC-32C over what follows it, which begins with the four bytes before it as its value. Bytes beyond the size are the
+// carrier's padding. A packet of a connection (data, ack, ping, close, closed):
 //
 //	 0  kind u8, flags u8, size u16, checksum u32 (zero where the packet is encrypted)
 //	 8  connection u64, as the receiver calls it: 16 bits of place, 48 random bits
