@@ -58,14 +58,16 @@ func (p *sleeper) sleep(d time.Duration) bool {
 	}
 	p.asleep.Store(true)
 	p.alarm.set(d)
-	select { // a notification before asleep was set
-	case <-p.wake:
-		p.asleep.Store(false)
-		return true
-	default:
+	before := p.notified() // before asleep was set
+	if !before {
 		p.alarm.wait()
 	}
 	p.asleep.Store(false)
+	return p.notified() || before
+}
+
+// notified takes a notification, and reports whether there was one.
+func (p *sleeper) notified() bool {
 	select {
 	case <-p.wake:
 		return true

@@ -38,23 +38,33 @@ func offerRole(in *json.Decoder) error {
 	return nil
 }
 
+// aProcess starts a process, which the caller kills, and returns it also as that of a peer.
+func aProcess(t *testing.T) (*exec.Cmd, *process) {
+	t.Helper()
+	c := exec.Command("/proc/self/exe")
+	c.Env = append(os.Environ(), envRole+"=leave")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.PidfdOpen(c.Process.Pid, 0)
+	switch {
+	case err == unix.ENOSYS:
+		t.Skip("needs pidfd_open (Linux 5.3)")
+	case err != nil:
+		t.Fatal(err)
+	}
+	p := &process{pid: c.Process.Pid, pidfd: fd}
+	t.Cleanup(p.close)
+	return c, p
+}
+
 // A process that cannot be attached to because it has died is a peer that is gone, not a capability that is missing.
 func TestDeathIsNoMissingCapability(t *testing.T) {
 	t.Run("attach", func(t *testing.T) {
 		if !selfAttach() {
 			t.Skip("needs process_vm_readv, which this sandbox refuses")
 		}
-		c := exec.Command("/proc/self/exe")
-		c.Env = append(os.Environ(), envRole+"=leave")
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		fd, err := unix.PidfdOpen(c.Process.Pid, 0)
-		if err != nil {
-			t.Skipf("pidfd_open (requires Linux 5.3): %v", err)
-		}
-		p := process{pid: c.Process.Pid, pidfd: fd}
-		defer p.close()
+		c, p := aProcess(t)
 		nonce := new([nonceBytes]byte)
 		if err := c.Process.Kill(); err != nil {
 			t.Fatal(err)
@@ -69,17 +79,7 @@ func TestDeathIsNoMissingCapability(t *testing.T) {
 		}
 	})
 	t.Run("pid", func(t *testing.T) {
-		c := exec.Command("/proc/self/exe")
-		c.Env = append(os.Environ(), envRole+"=leave")
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		fd, err := unix.PidfdOpen(c.Process.Pid, 0)
-		if err != nil {
-			t.Skipf("pidfd_open (requires Linux 5.3): %v", err)
-		}
-		p := process{pid: c.Process.Pid, pidfd: fd}
-		defer p.close()
+		c, p := aProcess(t)
 		if err := c.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}

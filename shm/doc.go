@@ -65,8 +65,8 @@
 //
 // At most 256 processes of one user may be connecting without having proved the secret, for 5 s each: when one more
 // comes, the oldest has to try again. At most 256 connections and watchers of a peer's context, and 1024 of a user, may
-// wait for this side's Connect. While 64 closed connections to a peer's context still hold memory, because that peer accesses
-// it, Connect fails with [driver.ErrBusy].
+// wait for this side's Connect. While 64 closed connections to a peer's context still hold memory, because that peer
+// accesses it, Connect fails with [driver.ErrBusy].
 //
 // # Death
 //

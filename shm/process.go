@@ -26,7 +26,7 @@ type process struct {
 	uid   uint32
 	pid   int          // in our pid namespace; 0 if it cannot be seen from here
 	pidfd int          // -1 if unknown
-	alive atomic.Int64 // when replaced last found the process alive, after started; 0: never
+	alive atomic.Int64 // time since started at which replaced last found it alive; 0: never
 
 	name  processName
 	users int // connections; guarded by processes

@@ -22,14 +22,20 @@ func init() {
 	roles["spin"] = func([]string) error { return roleSpin() }
 }
 
-// roleSpin keeps a CPU busy until its input ends.
-func roleSpin() error {
-	var over atomic.Bool
+// begin tells the test that this process begins its work, and returns what is true once its input has ended.
+func begin() *atomic.Bool {
+	over := new(atomic.Bool)
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		over.Store(true)
 	}()
 	fmt.Println("ready")
+	return over
+}
+
+// roleSpin keeps a CPU busy until its input ends.
+func roleSpin() error {
+	over := begin()
 	for !over.Load() {
 	}
 	return nil
@@ -55,12 +61,7 @@ func roleBulk() error {
 		p.describe(i == 1, 0, descriptor{Handle: h, Len: size})
 		ends[i] = p
 	}
-	var over atomic.Bool
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		over.Store(true)
-	}()
-	fmt.Println("ready")
+	over := begin()
 	for !over.Load() {
 		for i, cmd := range []uint32{cmdSend, cmdReceive} {
 			err := ends[i].transfer(cmd, 0, sendContext{Process: ends[1-i].reg.Name, Flags: flagDoorbell, Len: size, Descriptors: 1})

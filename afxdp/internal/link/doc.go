@@ -45,7 +45,7 @@
 // # Wire format
 //
 // All numbers are little-endian. Every packet begins with its kind, its flags (a greeting: the version), its size, and
-// a CRC-32C over what follows it, which begins with the four bytes before it as its value. Bytes beyond the size are the
+// a CRC-32C over what follows it, whose initial value are the four bytes before it. Bytes beyond the size are the
 // carrier's padding. A packet of a connection (data, ack, ping, close, closed):
 //
 //	 0  kind u8, flags u8, size u16, checksum u32 (zero where the packet is encrypted)
