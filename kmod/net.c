@@ -51,7 +51,7 @@ static const struct wire_ops qnix_wire_ops = {
 	.wanted = qnix_net_wanted,
 };
 
-static void qnix_net_tell(struct qnix_nic *nic, u32 code, u16 number)
+static void qnix_net_notify(struct qnix_nic *nic, u32 code, u16 number)
 {
 	struct ncp_driver_command command = {
 		.command = code,
@@ -70,7 +70,7 @@ static void qnix_net_event(struct qnix_nic *nic, const struct wire_event *event)
 		return;
 	__change_bit(event->nic, nic->remote);
 	WRITE_ONCE(nic->remotes, nic->remotes + (up ? 1 : -1));
-	qnix_net_tell(nic, up ? NCP_ADD_NIC : NCP_REMOVE_NIC, event->nic);
+	qnix_net_notify(nic, up ? NCP_ADD_NIC : NCP_REMOVE_NIC, event->nic);
 }
 
 /* Before the NIC runs: handles timers and events of the wire. */
@@ -226,7 +226,7 @@ static void qnix_net_detach(struct qnix_nic *nic)
 
 	qnix_nic_lock(nic);
 	if (nic->wire)
-		wire_goodbye(nic->wire, ktime_get_ns());
+		wire_close_all(nic->wire, ktime_get_ns());
 	qnix_nic_unlock(nic);
 	qnix_net_flush(nic);
 	qnix_nic_lock(nic);
@@ -238,7 +238,7 @@ static void qnix_net_detach(struct qnix_nic *nic)
 	for_each_set_bit(number, nic->remote, U16_MAX + 1) {
 		__clear_bit(number, nic->remote);
 		WRITE_ONCE(nic->remotes, nic->remotes - 1);
-		qnix_net_tell(nic, NCP_REMOVE_NIC, number);
+		qnix_net_notify(nic, NCP_REMOVE_NIC, number);
 	}
 	qnix_nic_unlock(nic);
 	qnix_nic_wake(nic);

@@ -84,7 +84,7 @@ void qnix_nic_set_alarm(struct qnix_nic *nic)
 }
 
 /* Passes the rings since the last call to the control program. */
-static void qnix_nic_hear(struct qnix_nic *nic)
+static void qnix_nic_doorbells(struct qnix_nic *nic)
 {
 	unsigned int word, bit;
 
@@ -112,7 +112,7 @@ static unsigned int qnix_nic_steps(struct qnix_nic *nic, unsigned int left, unsi
 	clear_bit(QNIX_NIC_WORK, &nic->state);
 	smp_mb__after_atomic(); /* clear it before looking for work */
 	nic->retry = false;
-	qnix_nic_hear(nic);
+	qnix_nic_doorbells(nic);
 	qnix_net_prepare(nic);
 	/* A process that is killed, or has to leave the processor, leaves the rest to the thread. */
 	while (left && ncp_step(nic->ncp))
@@ -222,7 +222,7 @@ static bool qnix_thread_work(struct qnix_nic *nic)
 	return worked;
 }
 
-static void qnix_thread_tell(struct qnix_nic *nic, bool need)
+static void qnix_thread_notify(struct qnix_nic *nic, bool need)
 {
 	qnix_nic_lock(nic);
 	ncp_need_wakeup(nic->ncp, need);
@@ -251,7 +251,7 @@ static bool qnix_thread_poll(struct qnix_nic *nic, u64 window)
 
 	if (!qnix_thread_may_poll())
 		return false;
-	qnix_thread_tell(nic, false);
+	qnix_thread_notify(nic, false);
 	while (ktime_get_ns() < end && qnix_thread_may_poll()) {
 		if (spin_trylock(&nic->lock) && qnix_thread_batch(nic)) {
 			found = true;
@@ -260,7 +260,7 @@ static bool qnix_thread_poll(struct qnix_nic *nic, u64 window)
 			cpu_relax();
 		}
 	}
-	qnix_thread_tell(nic, true);
+	qnix_thread_notify(nic, true);
 	return found;
 }
 

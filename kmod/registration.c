@@ -64,7 +64,7 @@ static void qnix_registration_publish(struct qnix_file *file, struct qnix_regist
 	spin_unlock(&file->reg_lock);
 }
 
-/* Steps 1 and 2 of de-registration: the NIC forgets the process, and tells the others. */
+/* Steps 1 and 2 of de-registration: the NIC forgets the process, and notifies the others. */
 static bool qnix_registration_delete(struct qnix_registration *reg)
 {
 	struct ncp_driver_command command = {

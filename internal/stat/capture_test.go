@@ -18,10 +18,10 @@ import (
 	"github.com/bywash/bywash/internal/kit"
 )
 
-const envStranger = "BYWASH_STAT_STRANGER" // an endpoint's name, to be captured from by another user
+const envOtherUser = "BYWASH_STAT_OTHER_USER" // an endpoint's name, to be captured from by another user
 
 func TestMain(m *testing.M) {
-	if name := os.Getenv(envStranger); name != "" {
+	if name := os.Getenv(envOtherUser); name != "" {
 		got, err := ask(name)
 		_, _ = os.Stdout.WriteString(got)
 		if err != nil {
@@ -343,14 +343,14 @@ func TestOtherUsersGetNoFrames(t *testing.T) {
 	defer os.RemoveAll(path)
 	exe, err := os.ReadFile("/proc/self/exe")
 	if err == nil {
-		err = errors.Join(os.Chmod(path, 0o755), os.WriteFile(path+"/stranger", exe, 0o755))
+		err = errors.Join(os.Chmod(path, 0o755), os.WriteFile(path+"/otheruser", exe, 0o755))
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{e.name, strings.Replace(e.name, capturePrefix, prefix, 1)} {
-		cmd := exec.Command(path + "/stranger")
-		cmd.Env = append(os.Environ(), envStranger+"="+name)
+		cmd := exec.Command(path + "/otheruser")
+		cmd.Env = append(os.Environ(), envOtherUser+"="+name)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		got, err := cmd.Output()
 		if err != nil || len(got) != 0 {

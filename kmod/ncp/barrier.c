@@ -70,7 +70,7 @@ void ncp_barrier_reached(struct ncp_member *m, u64 view, u32 round)
 }
 
 /* Step 2: a message to each NIC where other members are. */
-static void tell(struct ncp *ncp, const struct ncp_member *m)
+static void notify(struct ncp *ncp, const struct ncp_member *m)
 {
 	struct ncp_link *l, *n;
 	u64 stamp = ++ncp->stamp;
@@ -81,7 +81,7 @@ static void tell(struct ncp *ncp, const struct ncp_member *m)
 		if (!nic || nic->stamp == stamp)
 			continue;
 		nic->stamp = stamp;
-		ncp_say_barrier(ncp, nic, m);
+		ncp_emit_barrier(ncp, nic, m);
 	}
 }
 
@@ -101,7 +101,7 @@ static void enter(struct ncp_send *s)
 	s->state = NCP_SEND_BARRIER;
 	s->view = g->view;
 	s->round = m->round;
-	tell(s->process->ncp, m);
+	notify(s->process->ncp, m);
 	ncp_for_each(l, n, &g->barriers) {
 		struct ncp_send *first = ncp_entry(l, struct ncp_send, queue);
 

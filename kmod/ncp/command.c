@@ -198,7 +198,7 @@ static bool of_process(struct ncp_process *p)
 	p->stat.commands++;
 	p->ncp->stat.commands++;
 	execute(p, command, &c);
-	if (p->head % NCP_TELL == 0)
+	if (p->head % NCP_NOTIFY == 0)
 		WRITE_ONCE(p->status->command_queue_head, p->head);
 	return true;
 }

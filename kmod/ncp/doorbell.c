@@ -58,7 +58,7 @@ void ncp_misuse(struct ncp_process *p)
 	WRITE_ONCE(p->status->misuse, ++p->misuse);
 }
 
-void ncp_tell_host(struct ncp *ncp)
+void ncp_notify_host(struct ncp *ncp)
 {
 	struct ncp_process *p;
 

@@ -8,7 +8,7 @@ bool ncp_post(struct ncp *ncp, const struct ncp_driver_command *command)
 	 * Compare with the head that the driver knows, which is published every eighth
 	 * command.
 	 */
-	if (ncp->posted - ncp->told >= NCP_DRIVER_COMMANDS)
+	if (ncp->posted - ncp->reported >= NCP_DRIVER_COMMANDS)
 		return false;
 	ncp->commands[ncp->posted++ % NCP_DRIVER_COMMANDS] = *command;
 	return true;
@@ -88,7 +88,7 @@ bool ncp_driver_command(struct ncp *ncp)
 	execute(ncp, c);
 	c->command = NCP_NONE;
 	ncp->taken++;
-	if (ncp->taken % NCP_TELL == 0)
-		ncp->told = ncp->taken;
+	if (ncp->taken % NCP_NOTIFY == 0)
+		ncp->reported = ncp->taken;
 	return true;
 }

@@ -142,7 +142,7 @@ static void joined(struct ncp *ncp, struct ncp_group *g)
 			continue;
 		m->acked = true;
 		if (m->peer->at)
-			ncp_say_new_group_ack(ncp, m->peer, g->name, m->serial, 0);
+			ncp_emit_new_group_ack(ncp, m->peer, g->name, m->serial, 0);
 		else
 			ncp_wait_group_ack(ncp, m, NULL, 0);
 	}
@@ -176,7 +176,7 @@ u32 ncp_join(struct ncp_process *p, const u8 *name, u32 size, struct ncp_send *s
 	}
 	for (i = 0; i < ncp->limits.nics; i++)
 		if (ncp->nics[i].id)
-			ncp_say_new_group(ncp, &ncp->nics[i], m);
+			ncp_emit_new_group(ncp, &ncp->nics[i], m);
 	joined(ncp, m->group);
 	return 0;
 }
@@ -202,7 +202,7 @@ void ncp_leave_as(struct ncp *ncp, struct ncp_member *m, int wait_result)
 		ncp_wait_end(ncp, w, wait_result);
 	for (i = 0; i < ncp->limits.nics; i++)
 		if (ncp->nics[i].id)
-			ncp_say_leave_group(ncp, &ncp->nics[i], m);
+			ncp_emit_leave_group(ncp, &ncp->nics[i], m);
 	ncp_member_remove(ncp, m, m->view, m->done);
 }
 
@@ -232,8 +232,8 @@ void ncp_members_renew(struct ncp *ncp, u64 torn)
 			for (k = 0; k < ncp->limits.nics; k++) {
 				if (!ncp->nics[k].id)
 					continue;
-				ncp_say_leave_group(ncp, &ncp->nics[k], m);
-				ncp_say_new_group(ncp, &ncp->nics[k], m);
+				ncp_emit_leave_group(ncp, &ncp->nics[k], m);
+				ncp_emit_new_group(ncp, &ncp->nics[k], m);
 			}
 		}
 	}
@@ -334,6 +334,6 @@ bool ncp_new_group(struct ncp *ncp, struct ncp_nic *nic, struct ncp_peer *peer, 
 	if (m)
 		joined(ncp, m->group);
 	else
-		ncp_say_new_group_ack(ncp, peer, name, serial, result);
+		ncp_emit_new_group_ack(ncp, peer, name, serial, result);
 	return true;
 }

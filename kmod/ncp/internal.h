@@ -12,7 +12,7 @@
 #include "siphash.h"
 
 #define NCP_DRIVER_COMMANDS	64	/* entries of the Driver Command Queue */
-#define NCP_TELL		8	/* the head is told after so many commands */
+#define NCP_NOTIFY		8	/* the head is reported after so many commands */
 #define NCP_POLLS		1024	/* empty polls of a Command Queue until its process must ring */
 #define NCP_FLUSH		8	/* waiting system messages sent in one step */
 #define NCP_MAX_BEHIND		65536	/* waiting messages for one NIC; beyond that it counts as dead */
@@ -253,7 +253,7 @@ struct ncp_process {
 	u64 *send_doorbells, *receive_doorbells;
 	u32 *ring;
 	u32 ring_tail, misuse;
-	struct ncp_link rung;	/* in ncp->rung, until the host is told */
+	struct ncp_link rung;	/* in ncp->rung, until the host is notified */
 
 	/* Scheduling Status */
 	struct ncp_link scheduled;	/* in its user's, of the first level Scheduling Queue */
@@ -337,7 +337,7 @@ struct ncp {
 	struct qnix_statistics stat;
 
 	struct ncp_driver_command *commands;
-	u32 posted, taken, told;
+	u32 posted, taken, reported;
 
 	struct ncp_process **processes;	/* NIC Process Table */
 	u16 *generations;
@@ -409,7 +409,7 @@ bool ncp_name_valid(const u8 *name);
 u32 ncp_name_hash(const struct ncp *ncp, const u8 *name);
 struct ncp_peer *ncp_peer_named(struct ncp *ncp, const u8 *name);
 struct ncp_peer *ncp_peer_here(struct ncp *ncp, const u8 *name);
-struct ncp_peer *ncp_peer_to_hear(struct ncp_process *r, const u8 *name, u16 tag);
+struct ncp_peer *ncp_peer_to_receive(struct ncp_process *r, const u8 *name, u16 tag);
 struct ncp_peer *ncp_peer_of(struct ncp *ncp, u16 nic, u16 pid, u16 generation);
 struct ncp_peer *ncp_peer_at(struct ncp *ncp, u16 nic, u16 pid);
 struct ncp_peer *ncp_peer_add(struct ncp *ncp, const u8 *name, struct ncp_nic *at, u16 pid,
@@ -462,7 +462,7 @@ void ncp_look_away(struct ncp_process *p);
 void ncp_ring_send(struct ncp_send *s, u32 state, u32 len);
 void ncp_ring_receive(struct ncp_receive *r, u32 state, u32 len);
 void ncp_misuse(struct ncp_process *p);
-void ncp_tell_host(struct ncp *ncp);
+void ncp_notify_host(struct ncp *ncp);
 
 /* map.c */
 enum ncp_moved {
@@ -590,29 +590,29 @@ enum {
 bool ncp_system_message(struct ncp *ncp, struct ncp_nic *nic, u16 code, const u8 *payload,
 			u32 size);
 
-/* say.c: messages to other NICs */
-bool ncp_say_request(struct ncp_send *s);
-void ncp_say_reply(struct ncp_process *p, struct ncp_peer *to, u16 tag, u32 id, bool taken);
-void ncp_say_cancel(struct ncp_send *s);
-void ncp_say_given_up(struct ncp_send *s, u32 result);
-void ncp_say_refused(struct ncp *ncp, struct ncp_nic *nic, const struct ncp_pair *pair,
+/* emit.c: messages to other NICs */
+bool ncp_emit_request(struct ncp_send *s);
+void ncp_emit_reply(struct ncp_process *p, struct ncp_peer *to, u16 tag, u32 id, bool taken);
+void ncp_emit_cancel(struct ncp_send *s);
+void ncp_emit_given_up(struct ncp_send *s, u32 result);
+void ncp_emit_refused(struct ncp *ncp, struct ncp_nic *nic, const struct ncp_pair *pair,
 		     u32 result);
-void ncp_say_new_process(struct ncp *ncp, struct ncp_nic *nic, struct ncp_peer *peer);
-void ncp_say_new_process_ack(struct ncp *ncp, struct ncp_nic *nic, u16 pid, u16 generation,
+void ncp_emit_new_process(struct ncp *ncp, struct ncp_nic *nic, struct ncp_peer *peer);
+void ncp_emit_new_process_ack(struct ncp *ncp, struct ncp_nic *nic, u16 pid, u16 generation,
 			     u16 result);
-void ncp_say_delete_process(struct ncp *ncp, struct ncp_nic *nic, struct ncp_peer *peer);
-void ncp_say_new_group(struct ncp *ncp, struct ncp_nic *nic, const struct ncp_member *m);
-void ncp_say_new_group_ack(struct ncp *ncp, const struct ncp_peer *peer, const u8 *name,
+void ncp_emit_delete_process(struct ncp *ncp, struct ncp_nic *nic, struct ncp_peer *peer);
+void ncp_emit_new_group(struct ncp *ncp, struct ncp_nic *nic, const struct ncp_member *m);
+void ncp_emit_new_group_ack(struct ncp *ncp, const struct ncp_peer *peer, const u8 *name,
 			   u32 serial, u32 result);
-void ncp_say_barrier(struct ncp *ncp, struct ncp_nic *nic, const struct ncp_member *m);
-void ncp_say_leave_group(struct ncp *ncp, struct ncp_nic *nic, const struct ncp_member *m);
+void ncp_emit_barrier(struct ncp *ncp, struct ncp_nic *nic, const struct ncp_member *m);
+void ncp_emit_leave_group(struct ncp *ncp, struct ncp_nic *nic, const struct ncp_member *m);
 
-/* late.c: the way into the NIC output FIFO */
+/* output.c: the way into the NIC output FIFO */
 void *ncp_frame_reserve(struct ncp *ncp, struct ncp_nic *nic, u32 size);
-void ncp_say(struct ncp *ncp, struct ncp_nic *nic, u16 code, const u8 *payload, const u8 *end);
-bool ncp_say_with(struct ncp *ncp, struct ncp_nic *nic, u16 code, const u8 *payload,
+void ncp_emit(struct ncp *ncp, struct ncp_nic *nic, u16 code, const u8 *payload, const u8 *end);
+bool ncp_emit_with(struct ncp *ncp, struct ncp_nic *nic, u16 code, const u8 *payload,
 		  const u8 *end, struct ncp_process *from, struct ncp_map *map, u32 len);
 bool ncp_flush(struct ncp *ncp);
-void ncp_late_free(struct ncp *ncp, struct ncp_nic *nic);
+void ncp_output_free(struct ncp *ncp, struct ncp_nic *nic);
 
 #endif /* _QNIX_NCP_INTERNAL_H */

@@ -62,7 +62,7 @@ struct ncp_peer *ncp_peer_here(struct ncp *ncp, const u8 *name)
  * Returns the sender that a receive with that name and tag means: a process that has ended
  * while a message of it is here, otherwise the present holder of the name.
  */
-struct ncp_peer *ncp_peer_to_hear(struct ncp_process *r, const u8 *name, u16 tag)
+struct ncp_peer *ncp_peer_to_receive(struct ncp_process *r, const u8 *name, u16 tag)
 {
 	struct ncp *ncp = r->ncp;
 	struct ncp_peer *p = ncp->by_name[ncp_name_hash(ncp, name) & ncp->peer_mask];

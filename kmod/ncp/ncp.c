@@ -179,7 +179,7 @@ bool ncp_step(struct ncp *ncp)
 	/* A NIC that the driver has added is known before its first frame is read. */
 	if (ncp->taken == ncp->posted)
 		did |= ncp_rx(ncp);
-	ncp_tell_host(ncp);
+	ncp_notify_host(ncp);
 	return did;
 }
 

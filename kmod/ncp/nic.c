@@ -20,9 +20,9 @@ static void introduce(struct ncp *ncp, struct ncp_nic *nic)
 
 		if (!p)
 			continue;
-		ncp_say_new_process(ncp, nic, p->peer);
+		ncp_emit_new_process(ncp, nic, p->peer);
 		ncp_for_each(l, n, &p->peer->members)
-			ncp_say_new_group(ncp, nic, ncp_entry(l, struct ncp_member, at_peer));
+			ncp_emit_new_group(ncp, nic, ncp_entry(l, struct ncp_member, at_peer));
 	}
 }
 
@@ -70,13 +70,13 @@ void ncp_nic_remove(struct ncp *ncp, struct ncp_nic *nic)
 	/* First, so that it gets no messages about the consequences of its end. */
 	ncp->nic_index[nic->id] = 0;
 	nic->gone = true;
-	ncp_late_free(ncp, nic);
+	ncp_output_free(ncp, nic);
 	ncp_wait_nic_gone(ncp, nic);
 	tear(nic, stamp);
 	while (!ncp_empty(&nic->peers))
 		ncp_peer_gone(ncp, ncp_first(&nic->peers, struct ncp_peer, at_nic));
 	ncp_members_renew(ncp, stamp);
-	ncp_late_free(ncp, nic);
+	ncp_output_free(ncp, nic);
 	nic->id = 0;
 	nic->gone = false;
 	ncp->nic_count--;

@@ -299,7 +299,7 @@ static u32 take_context(struct ncp_process *p, struct ncp_receive *r, struct qni
 		return QNIX_DB_INVALID;
 	if (!ncp_map_context(p, c, r->context, true, c->flags & QNIX_CTX_INLINE, &r->map))
 		return QNIX_DB_INVALID;
-	peer = ncp_peer_to_hear(p, c->process, c->tag);
+	peer = ncp_peer_to_receive(p, c->process, c->tag);
 	if (!peer)
 		return QNIX_DB_UNKNOWN;
 	r->match.peer = peer;

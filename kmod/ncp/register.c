@@ -106,9 +106,9 @@ static void to_all_nics(struct ncp *ncp, struct ncp_peer *peer, bool ends)
 		if (!ncp->nics[i].id)
 			continue;
 		if (ends)
-			ncp_say_delete_process(ncp, &ncp->nics[i], peer);
+			ncp_emit_delete_process(ncp, &ncp->nics[i], peer);
 		else
-			ncp_say_new_process(ncp, &ncp->nics[i], peer);
+			ncp_emit_new_process(ncp, &ncp->nics[i], peer);
 	}
 }
 

@@ -26,7 +26,7 @@ static void reply(struct ncp_receive *r)
 	if (r->from)
 		ncp_send_granted(r->from);
 	else
-		ncp_say_reply(r->process, r->match.peer, r->match.tag, r->id, false);
+		ncp_emit_reply(r->process, r->match.peer, r->match.tag, r->id, false);
 }
 
 /*
@@ -44,7 +44,7 @@ static void grant(struct ncp_receive *r, const struct ncp_request *q)
 	/* The frame is read only: moving from it does not write. */
 	ncp_map_memory(&map, (u8 *)(uintptr_t)q->data, q->len);
 	if (ncp_receive_data(r, NULL, &map, q->len) != NCP_PAUSED) {
-		ncp_say_reply(q->receiver, q->sender, q->tag, q->id, true);
+		ncp_emit_reply(q->receiver, q->sender, q->tag, q->id, true);
 		return;
 	}
 	r->map = before;

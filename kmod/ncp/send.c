@@ -118,7 +118,7 @@ void ncp_send_request(struct ncp_send *s)
 	ncp->stat.requests_sent++;
 	p->stat.requests_sent++;
 	if (peer->at) {
-		s->state = ncp_say_request(s) ? NCP_SEND_EAGER : NCP_SEND_REQUESTED;
+		s->state = ncp_emit_request(s) ? NCP_SEND_EAGER : NCP_SEND_REQUESTED;
 		return;
 	}
 	q.receiver = peer->process;
@@ -209,7 +209,7 @@ void ncp_send_cancel(struct ncp_send *s)
 		ncp_legs_cancel(s);
 	if (s->state == NCP_SEND_EAGER) {
 		/* The receiver may have the message, or get it before this arrives. */
-		ncp_say_cancel(s);
+		ncp_emit_cancel(s);
 		s->state = NCP_SEND_CANCELLING;
 		return;
 	}
@@ -218,7 +218,7 @@ void ncp_send_cancel(struct ncp_send *s)
 		return;
 	if (s->state == NCP_SEND_REQUESTED) {
 		if (s->flow.peer->at)
-			ncp_say_cancel(s);
+			ncp_emit_cancel(s);
 		else
 			ncp_request_cancel(s->flow.peer->process, p->peer, s->flow.tag, s->id);
 	}

@@ -24,8 +24,8 @@
 /* Batches of a busy thread between two checks for rings. */
 #define LOOKS	8
 
-#define CROWDED_YIELD	2000000u	/* ns */
-#define CROWDED_FOR	10000000u
+#define LONG_YIELD	2000000u	/* ns */
+#define NO_POLL_FOR	10000000u
 
 #define FIFO	(1u << 20)	/* bytes */
 
@@ -257,7 +257,7 @@ void soft_destroy(struct soft *s)
 {
 	uint32_t k;
 
-	soft_udp_goodbye(s);
+	soft_udp_close_all(s);
 	for (k = 0; k < s->count; k++) {
 		if (s->nics[k].ncp)
 			ncp_destroy(s->nics[k].ncp);
@@ -494,13 +494,13 @@ static bool yield(struct soft *s)
 {
 	uint64_t before = soft_now(), now;
 
-	if (before < s->crowded)
+	if (before < s->no_poll_until)
 		return false;
 	sched_yield();
 	now = soft_now();
-	if (now - before > CROWDED_YIELD)
-		s->crowded = now + CROWDED_FOR;
-	return now >= s->crowded;
+	if (now - before > LONG_YIELD)
+		s->no_poll_until = now + NO_POLL_FOR;
+	return now >= s->no_poll_until;
 }
 
 int soft_run(struct soft *s, struct soft_doorbell *doorbells, int room)

@@ -70,7 +70,7 @@ struct soft {
 	uint32_t translations;
 	uint32_t max_datagram;
 	uint64_t sleeps, rounds;
-	uint64_t crowded;	/* until when polling does not pay, ns */
+	uint64_t no_poll_until;	/* until when polling does not pay, ns */
 	uint32_t cluster;
 	struct soft_nic *nics;
 	uint32_t count;
@@ -108,7 +108,7 @@ int soft_udp_create(struct soft *s, const struct soft_config *config);
 void soft_udp_destroy(struct soft *s);
 bool soft_udp_input(struct soft *s);
 bool soft_udp_output(struct soft *s);
-void soft_udp_goodbye(struct soft *s);
+void soft_udp_close_all(struct soft *s);
 bool soft_events(struct soft_nic *n);
 uint64_t soft_timer(struct soft *s);
 

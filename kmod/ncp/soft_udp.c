@@ -258,7 +258,7 @@ bool soft_udp_output(struct soft *s)
 }
 
 /* Tells peers that the NICs end, so that they need not wait for the dead time. */
-void soft_udp_goodbye(struct soft *s)
+void soft_udp_close_all(struct soft *s)
 {
 	uint32_t k;
 
@@ -266,7 +266,7 @@ void soft_udp_goodbye(struct soft *s)
 		return;
 	for (k = 0; k < s->count; k++)
 		if (s->nics[k].wire)
-			wire_goodbye(s->nics[k].wire, soft_now());
+			wire_close_all(s->nics[k].wire, soft_now());
 		else
 			return;
 	soft_udp_output(s);

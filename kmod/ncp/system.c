@@ -92,7 +92,7 @@ static bool permission_request(struct ncp *ncp, struct ncp_nic *nic, const u8 *a
 		return false;
 	result = q.receiver ? ncp_request(ncp, &q) : QNIX_DB_GONE;
 	if (result)
-		ncp_say_refused(ncp, nic, &pair, result);
+		ncp_emit_refused(ncp, nic, &pair, result);
 	return true;
 }
 
@@ -146,14 +146,14 @@ static bool new_process(struct ncp *ncp, struct ncp_nic *nic, const u8 *at)
 		return false;
 	mine = ncp_peer_here(ncp, name);
 	if (!ncp_peer_add(ncp, name, nic, pid, generation, user, &result)) {
-		ncp_say_new_process_ack(ncp, nic, pid, generation, (u16)result);
+		ncp_emit_new_process_ack(ncp, nic, pid, generation, (u16)result);
 		return true;
 	}
 	if (mine && (nic->id > ncp->id || !ncp_registering(mine->process))) {
-		ncp_say_new_process_ack(ncp, nic, pid, generation, NCP_TAKEN);
+		ncp_emit_new_process_ack(ncp, nic, pid, generation, NCP_TAKEN);
 		return true;
 	}
-	ncp_say_new_process_ack(ncp, nic, pid, generation, 0);
+	ncp_emit_new_process_ack(ncp, nic, pid, generation, 0);
 	if (mine)
 		ncp_registration_fails(ncp, mine->process, NCP_TAKEN);
 	return true;
@@ -316,7 +316,7 @@ static bool cancel(struct ncp *ncp, struct ncp_nic *nic, const u8 *payload)
 	if (!p || !sender)
 		return late(ncp);
 	if (ncp_request_cancel(p, sender, tag, get32(&at)) && confirm)
-		ncp_say_refused(ncp, nic, &pair, QNIX_DB_CANCELED);
+		ncp_emit_refused(ncp, nic, &pair, QNIX_DB_CANCELED);
 	return true;
 }
 

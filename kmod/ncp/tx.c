@@ -24,7 +24,7 @@ static void header(struct ncp_send *s, struct ncp_frame *frame, u32 n)
 
 static enum ncp_sent give_up(struct ncp_send *s, u32 result)
 {
-	ncp_say_given_up(s, QNIX_DB_FAULT);
+	ncp_emit_given_up(s, QNIX_DB_FAULT);
 	ncp_send_end(s, result);
 	return NCP_SENT_ALL;
 }

@@ -98,13 +98,13 @@ static bool known(const struct wire *w, const uint8_t *p)
  * Admits a few datagrams without a session, so that an end that was started again is
  * noticed.
  */
-static bool may_be_stranger(struct wire *w, uint64_t now)
+static bool may_be_unauthenticated(struct wire *w, uint64_t now)
 {
-	uint64_t from = wire_most(w->strangers, now);
+	uint64_t from = wire_most(w->unauthenticated, now);
 
-	if (from >= now + WIRE_STRANGERS * WIRE_STRANGER)
+	if (from >= now + WIRE_MAX_UNAUTHENTICATED * WIRE_UNAUTHENTICATED)
 		return false;
-	w->strangers = from + WIRE_STRANGER;
+	w->unauthenticated = from + WIRE_UNAUTHENTICATED;
 	return true;
 }
 
@@ -119,7 +119,7 @@ static bool worth(struct wire *w, uint64_t now, const uint8_t *p, uint32_t size)
 		return false;
 	if (p[0] != WIRE_VERSION || (p[1] != WIRE_DATA && p[1] != WIRE_CLOSE))
 		return size <= WIRE_ANSWER;
-	return known(w, p) || may_be_stranger(w, now);
+	return known(w, p) || may_be_unauthenticated(w, now);
 }
 
 /* Checks the fields that all types share. Returns whether the datagram is for this NIC. */
@@ -169,7 +169,7 @@ void wire_input(struct wire *w, uint64_t now, const struct wire_address *from,
 	if (data)
 		wire_data_input(w, l, now, from, p, size);
 	else
-		wire_greet_input(w, l, now, from, p);
+		wire_handshake_input(w, l, now, from, p);
 }
 
 static uint32_t link_output(struct wire *w, struct wire_link *l, uint64_t now,
@@ -178,7 +178,7 @@ static uint32_t link_output(struct wire *w, struct wire_link *l, uint64_t now,
 	uint32_t size = 0;
 
 	if (!w->leaving)
-		size = wire_greet_output(w, l, now, to, p);
+		size = wire_handshake_output(w, l, now, to, p);
 	if (size) {
 		wire_arm(w, l);
 		return size;
@@ -197,7 +197,7 @@ static uint32_t output(struct wire *w, uint64_t now, struct wire_address *to, ui
 	struct wire_link *l;
 
 	if (!size)
-		size = wire_who_output(w, to, p);
+		size = wire_discovery_output(w, to, p);
 	while (!size && w->work.first) {
 		l = w->work.first;
 		wire_rest(w, l);
@@ -236,7 +236,7 @@ uint64_t wire_timer(const struct wire *w)
  */
 static bool is_over(const struct wire *w, const struct wire_link *l, uint64_t now)
 {
-	return !wire_is_up(l) && !l->tell_down && l->until < now &&
+	return !wire_is_up(l) && !l->report_down && l->until < now &&
 	       l->since + w->config.dead_ns < now;
 }
 
@@ -244,7 +244,7 @@ static void tick_link(struct wire *w, struct wire_link *l, uint64_t now, bool st
 {
 	/* Datagrams that it sent while this host was stopped may wait in a queue. */
 	if (stopped)
-		l->heard = wire_most(l->heard, now - w->config.dead_ns / 2);
+		l->received_at = wire_most(l->received_at, now - w->config.dead_ns / 2);
 	if (wire_is_up(l))
 		wire_data_tick(w, l, now);
 	wire_arm(w, l);
@@ -265,8 +265,8 @@ void wire_tick(struct wire *w, uint64_t now)
 		return;
 	if (now < w->deadline)
 		return;
-	wire_who_tick(w, now);
-	w->deadline = wire_who_timer(w);
+	wire_discovery_tick(w, now);
+	w->deadline = wire_discovery_timer(w);
 	for (i = w->count; i-- > 0;) {
 		l = w->links[i];
 		if (is_over(w, l, now))

@@ -140,7 +140,7 @@ func (w *wire) close() (leaked uint64) {
 }
 
 // goodbye closes all links; the next calls of output tell the peers.
-func (w *wire) goodbye(now time.Duration) { C.wire_goodbye(w.w, C.uint64_t(now)) }
+func (w *wire) closeAll(now time.Duration) { C.wire_close_all(w.w, C.uint64_t(now)) }
 
 // addAddress adds an address at which the wire asks for NICs. It returns false if there are too many addresses.
 func (w *wire) addAddress(now time.Duration, a wireAddress) bool {

@@ -94,7 +94,7 @@ struct wire;
 struct wire *wire_create(const struct wire_ops *ops, void *host,
 			 const struct wire_config *config, uint64_t now);
 /*
- * Frees everything, including frames. Peers notice it by silence, unless wire_goodbye was
+ * Frees everything, including frames. Peers notice it by silence, unless wire_close_all was
  * called before.
  */
 void wire_destroy(struct wire *w);
@@ -103,7 +103,7 @@ void wire_destroy(struct wire *w);
  * Closes all links for good: the next calls of wire_output tell the peers. Frames under way
  * are lost. There are no more events.
  */
-void wire_goodbye(struct wire *w, uint64_t now);
+void wire_close_all(struct wire *w, uint64_t now);
 
 /* ---- Who is there ---- */
 
@@ -122,9 +122,9 @@ enum {
 
 /* wire_event.reason, of WIRE_DOWN */
 enum {
-	WIRE_SILENT = 1,	/* nothing heard for the dead time */
+	WIRE_SILENT = 1,	/* nothing received for the dead time */
 	WIRE_RESTARTED,		/* the peer has begun a new link */
-	WIRE_CLOSED,		/* the peer has said goodbye */
+	WIRE_CLOSED,		/* the peer has closed the link */
 	WIRE_NONSENSE,		/* the peer has the key and breaks the protocol */
 };
 
@@ -210,7 +210,7 @@ struct wire_counters {
 	uint64_t replayed;		/* dropped: received before, or too old to know */
 	uint64_t overrun;		/* dropped: no room */
 	uint64_t refused;		/* no memory, too many links, or refused by the host */
-	uint64_t unanswered;		/* more greetings at once than are answered */
+	uint64_t unanswered;		/* more handshake messages at once than are answered */
 	uint64_t retransmitted;		/* pieces sent again */
 	uint64_t duplicates;		/* pieces that arrived again: sent again needlessly, or delayed */
 	uint64_t timeouts;		/* of waiting for an acknowledgement */

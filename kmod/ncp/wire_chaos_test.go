@@ -106,7 +106,7 @@ func (c *simNIC) restart(after time.Duration, goodbye bool) {
 		return
 	}
 	if goodbye {
-		c.wire.goodbye(n.now)
+		c.wire.closeAll(n.now)
 		c.flush()
 	}
 	c.stop()

@@ -43,12 +43,12 @@ static void times(struct wire_link *l, uint64_t now, const uint8_t *p)
 	wire_congestion_rtt(&l->congestion, ((uint64_t)passed + 1) << STAMP_SHIFT, now);
 }
 
-static void credit(struct wire_link *l, uint64_t told)
+static void credit(struct wire_link *l, uint64_t granted)
 {
 	/* The credit is bounded by the ring, counted from the acknowledged position. */
-	if (told > l->tx.credit &&
-	    told <= l->tx.position + l->session.limits.buffer)
-		l->tx.credit = told;
+	if (granted > l->tx.credit &&
+	    granted <= l->tx.position + l->session.limits.buffer)
+		l->tx.credit = granted;
 }
 
 /* Returns false if the datagram belongs to no valid session. */
@@ -64,7 +64,7 @@ static bool of_session(struct wire *w, struct wire_link *l, uint64_t now,
 	if (wire_is_up(l))
 		wire_down(w, l, now, WIRE_RESTARTED);
 	/* The peer repeats it after the host knows that the old link is gone. */
-	return !l->tell_down && wire_open(w, l, now, &l->next);
+	return !l->report_down && wire_open(w, l, now, &l->next);
 }
 
 /* Returns whether the parts and fields of the datagram are valid. */
@@ -83,10 +83,10 @@ void wire_data_input(struct wire *w, struct wire_link *l, uint64_t now,
 	bool newest;
 
 	if (!of_session(w, l, now, get64(p + 8), get64(p + 16))) {
-		if (l->tell_down)
+		if (l->report_down)
 			w->counters.stale++;
 		else
-			wire_greet_stale(w, l, now, from);
+			wire_handshake_stale(w, l, now, from);
 		return;
 	}
 	if (!sensible(l, p, size)) {
@@ -98,7 +98,7 @@ void wire_data_input(struct wire *w, struct wire_link *l, uint64_t now,
 		w->counters.replayed++;
 		return;
 	}
-	l->heard = wire_most(l->heard, now);
+	l->received_at = wire_most(l->received_at, now);
 	if (p[1] == WIRE_CLOSE) {
 		wire_down(w, l, now, WIRE_CLOSED);
 		return;
@@ -151,8 +151,8 @@ static uint32_t header(struct wire *w, struct wire_link *l, uint64_t now, uint8_
 	p[7] = bitmap(rx, p + WIRE_HEADER, words);
 	put64(p + AT_NUMBER, ++l->tx.number);
 	put64(p + AT_ACK, rx->next);
-	rx->told = rx->read + w->config.buffer;
-	put64(p + AT_CREDIT, rx->told);
+	rx->granted = rx->read + w->config.buffer;
+	put64(p + AT_CREDIT, rx->granted);
 	put32(p + AT_STAMP, stamp(now));
 	put32(p + AT_ECHO, rx->stamp);
 	put16(p + AT_DELAY, delay < 0xffffu ? (uint16_t)delay : 0xffffu);
@@ -160,7 +160,7 @@ static uint32_t header(struct wire *w, struct wire_link *l, uint64_t now, uint8_
 	put64(p + AT_SEQUENCE, l->tx.next);
 	rx->unacked = 0;
 	rx->ack_at = WIRE_NEVER;
-	l->spoke = now;
+	l->sent_at = now;
 	return WIRE_HEADER + 8 * p[7];
 }
 
@@ -182,7 +182,7 @@ static uint32_t fragment(struct wire *w, struct wire_link *l, uint64_t now,
 
 static bool keepalive_due(const struct wire *w, const struct wire_link *l, uint64_t now)
 {
-	return now >= l->spoke + w->config.dead_ns / 8;
+	return now >= l->sent_at + w->config.dead_ns / 8;
 }
 
 uint32_t wire_data_output(struct wire *w, struct wire_link *l, uint64_t now, uint8_t *p)
@@ -219,11 +219,11 @@ uint32_t wire_close_output(struct wire *w, struct wire_link *l, uint64_t now, ui
 /* Computes when the link's next timer is due. */
 void wire_arm(struct wire *w, struct wire_link *l)
 {
-	uint64_t at = wire_greet_timer(w, l);
+	uint64_t at = wire_handshake_timer(w, l);
 
 	if (wire_is_up(l)) {
-		at = wire_least(at, l->heard + w->config.dead_ns);
-		at = wire_least(at, l->spoke + w->config.dead_ns / 8);
+		at = wire_least(at, l->received_at + w->config.dead_ns);
+		at = wire_least(at, l->sent_at + w->config.dead_ns / 8);
 		at = wire_least(at, l->rx.ack_at);
 		at = wire_least(at, l->tx.lost_at);
 		at = wire_least(at, l->tx.probe_at);
@@ -234,7 +234,7 @@ void wire_arm(struct wire *w, struct wire_link *l)
 
 void wire_data_tick(struct wire *w, struct wire_link *l, uint64_t now)
 {
-	if (now >= l->heard + w->config.dead_ns) {
+	if (now >= l->received_at + w->config.dead_ns) {
 		wire_down(w, l, now, WIRE_SILENT);
 		return;
 	}

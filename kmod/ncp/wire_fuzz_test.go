@@ -17,7 +17,7 @@ func FuzzDatagrams(f *testing.F) {
 	}
 	var all []byte
 	for kind := byte(1); kind <= wireHere; kind++ {
-		b := piece(1, forger.greeting(kind, 1000)[:72])
+		b := piece(1, forger.handshake(kind, 1000)[:72])
 		f.Add(b)
 		all = append(all, b...)
 	}
@@ -87,7 +87,7 @@ func (p *wirePlay) do(op byte, b []byte) {
 		p.w.addAddress(p.now, from)
 	case 7:
 		if len(b) > 100 {
-			p.w.goodbye(p.now)
+			p.w.closeAll(p.now)
 		} else {
 			p.w.removeAddress(from)
 		}

@@ -166,7 +166,7 @@ func TestWireDatagramsOfLowerNIC(t *testing.T) {
 	s.out("lower out bitmap")
 	s.in("lower in repeated 4")
 	s.out("lower out duplicate")
-	s.w.goodbye(time.Second)
+	s.w.closeAll(time.Second)
 	s.next("lower out close")
 }
 

@@ -44,7 +44,7 @@ func (f *wireForger) header(kind byte) []byte {
 	return b
 }
 
-func (f *wireForger) greeting(kind byte, frame uint32) []byte {
+func (f *wireForger) handshake(kind byte, frame uint32) []byte {
 	b := f.header(kind)
 	binary.BigEndian.PutUint32(b[32:], 4096)
 	binary.BigEndian.PutUint32(b[36:], frame)
@@ -74,13 +74,13 @@ func linkedForger(t testing.TB) (*wireForger, *wire) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { w.close() })
-	f.input(w, f.greeting(wireHello, 1000))
+	f.input(w, f.handshake(wireHello, 1000))
 	welcome := outputs(w)
 	if len(welcome) != 1 {
 		t.Fatalf("%d datagrams answer a hello", len(welcome))
 	}
 	f.his = binary.BigEndian.Uint64(welcome[0][8:])
-	f.input(w, f.greeting(wireConfirm, 1000))
+	f.input(w, f.handshake(wireConfirm, 1000))
 	outputs(w)
 	if e, ok := w.event(); !ok || !e.up {
 		t.Fatal("no link")
@@ -136,7 +136,7 @@ func TestWireDropsWhatLacksTheKey(t *testing.T) {
 	other := *f
 	other.key[15] ^= 0x80
 	for kind := range byte(10) {
-		drop(other.greeting(kind, 1000))
+		drop(other.handshake(kind, 1000))
 	}
 	drop(append(slices.Clone(good), 0))
 	drop(make([]byte, 65507))
@@ -167,10 +167,10 @@ func TestWireCountsNonsenseOfPeersWithTheKey(t *testing.T) {
 		{"a fragment before the stream", func(c *wireCounters) *uint64 { return &c.Overrun }, func(f *wireForger) []byte { return f.data(0, 0xfffffff8, make([]byte, 8), nil) }},
 		{"a sequence number beyond the bitmap", func(c *wireCounters) *uint64 { return &c.Overrun }, func(f *wireForger) []byte { return f.data(512, 0, make([]byte, 8), nil) }},
 		{"the last sequence number", func(c *wireCounters) *uint64 { return &c.Overrun }, func(f *wireForger) []byte { return f.data(1<<64-1, 0, make([]byte, 8), nil) }},
-		{"a hello of the higher NIC", func(c *wireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { f.from = 0x0405; return f.greeting(wireHello, 1000) }},
-		{"a connect request of the lower NIC", func(c *wireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.greeting(wireConnectRequest, 1000) }},
-		{"a greeting that is too long", func(c *wireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.seal(append(f.header(wireHello), 0)) }},
-		{"frames of another size", func(c *wireCounters) *uint64 { return &c.WrongLimits }, func(f *wireForger) []byte { return f.greeting(wireHello, 1004) }},
+		{"a hello of the higher NIC", func(c *wireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { f.from = 0x0405; return f.handshake(wireHello, 1000) }},
+		{"a connect request of the lower NIC", func(c *wireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.handshake(wireConnectRequest, 1000) }},
+		{"a handshake message that is too long", func(c *wireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.seal(append(f.header(wireHello), 0)) }},
+		{"frames of another size", func(c *wireCounters) *uint64 { return &c.WrongLimits }, func(f *wireForger) []byte { return f.handshake(wireHello, 1004) }},
 		{"an answer to no question", func(c *wireCounters) *uint64 { return &c.Stale }, func(f *wireForger) []byte { return f.seal(append(f.header(wireHere), make([]byte, 72)...)) }},
 		{"another incarnation", func(c *wireCounters) *uint64 { return &c.Stale }, func(f *wireForger) []byte { f.his++; return f.data(0, 0, nil, nil) }},
 	} {
@@ -239,7 +239,7 @@ func TestWireFloodOfHellos(t *testing.T) {
 	for i := range 10000 {
 		f.from, f.mine = uint16(1+i%20), uint64(i+1)
 		from := simAddress(i % 200)
-		w.input(time.Second, &from, f.greeting(wireHello, 1000))
+		w.input(time.Second, &from, f.handshake(wireHello, 1000))
 		if i%100 == 99 {
 			outputs(w)
 		}
@@ -258,8 +258,8 @@ func TestWireFloodOfHellos(t *testing.T) {
 	}
 }
 
-// A stranger's datagrams cost what a short one does, however long they are; data without a session are looked at seldom.
-func TestWireHashesLittleOfStrangers(t *testing.T) {
+// A datagram without a session costs what a short one does, however long it is, and few of them are examined.
+func TestWireHashesLittleOfUnauthenticatedData(t *testing.T) {
 	const n = 1000
 	most := uint64(1452)
 	for _, c := range []struct {
@@ -268,14 +268,14 @@ func TestWireHashesLittleOfStrangers(t *testing.T) {
 		hashed uint64 // at most
 	}{
 		{"64 KiB", func(f *wireForger) []byte { return append(f.data(0, 0, nil, nil), make([]byte, 65000)...) }, 0},
-		{"a long greeting", func(f *wireForger) []byte { return append(f.greeting(wireHello, 1000), make([]byte, 1300)...) }, 0},
+		{"a long handshake message", func(f *wireForger) []byte { return append(f.handshake(wireHello, 1000), make([]byte, 1300)...) }, 0},
 		{"another version", func(f *wireForger) []byte {
 			return append(f.data(0, 0, nil, func(b []byte) { b[0] = 9 }), make([]byte, 1300)...)
 		}, 0},
 		{"no session", func(f *wireForger) []byte { f.his++; return f.data(0, 0, make([]byte, 1300), nil) }, 64 * most},
 		{"no link", func(f *wireForger) []byte { f.from = 77; return f.data(0, 0, make([]byte, 1300), nil) }, 64 * most},
 		{"a session that is known", func(f *wireForger) []byte { return f.data(0, 0, make([]byte, 1300), nil) }, n * most},
-		{"a greeting", func(f *wireForger) []byte { return f.greeting(wireConnectRequest, 1000) }, n * 88},
+		{"a handshake message", func(f *wireForger) []byte { return f.handshake(wireConnectRequest, 1000) }, n * 88},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, w := linkedForger(t)

@@ -32,7 +32,7 @@ enum {
 
 #define WIRE_TAG	16	/* bytes of the MAC, at the end */
 #define WIRE_COMMON	24	/* bytes that all types begin with */
-#define WIRE_HEADER	72	/* of WIRE_DATA, WIRE_CLOSE and all greetings */
+#define WIRE_HEADER	72	/* of WIRE_DATA, WIRE_CLOSE and all handshake messages */
 #define WIRE_LEAST	(WIRE_HEADER + WIRE_TAG)
 #define WIRE_WORDS	8	/* of the bitmap at most, each of 64 bits */
 #define WIRE_SPARE	2	/* words for which a fragment leaves room */
@@ -49,8 +49,8 @@ enum {
 
 #define WIRE_REPLIES	64
 /* Datagrams without a session that are hashed: burst, and time for one more. */
-#define WIRE_STRANGERS	64
-#define WIRE_STRANGER	(100 * WIRE_US)
+#define WIRE_MAX_UNAUTHENTICATED	64
+#define WIRE_UNAUTHENTICATED	(100 * WIRE_US)
 #define WIRE_NEVER	0xffffffffffffffffull
 
 #define WIRE_US		1000ull
@@ -105,7 +105,7 @@ struct wire_tx {
 	uint32_t probes;	/* datagrams that may go beyond the window */
 	uint32_t patience;	/* quarters of the least round trip that are allowed for reordering */
 	uint16_t duplicates;	/* as the peer last counted */
-	uint32_t calm;		/* rounds without */
+	uint32_t no_duplicates;	/* rounds without any */
 	bool	 impatient;	/* has been raised in this round */
 };
 
@@ -113,7 +113,7 @@ struct wire_rx {
 	uint8_t *ring;
 	uint64_t read;		/* position: everything before it is consumed */
 	uint64_t end;		/* everything before it has arrived */
-	uint64_t told;		/* last credit sent to the peer */
+	uint64_t granted;		/* last credit sent to the peer */
 	uint64_t next;		/* sequence number: everything before it has arrived */
 	uint64_t beyond;	/* nothing after it has arrived */
 	uint64_t bits[WIRE_WORDS]; /* by sequence number, modulo: arrived out of order */
@@ -159,15 +159,15 @@ struct wire_session {
 struct wire_link {
 	struct wire_link *chain; /* of the hash table */
 	struct wire_link *work, *event, *ready; /* lists of the wire */
-	bool	 working, telling, readied;
+	bool	 working, reporting, readied;
 	uint16_t nic;
 	uint32_t index;		/* in wire.links */
 
-	/* greeting */
-	struct wire_address known; /* where to greet, if @until is not past */
+	/* handshake */
+	struct wire_address known; /* where to send handshake messages, if @until is not past */
 	uint64_t until;
-	uint64_t greet_at;
-	uint32_t pause;		/* in ms, until the next greeting */
+	uint64_t handshake_at;
+	uint32_t pause;		/* in ms, until the next handshake message */
 	uint8_t	 secret[16];	/* key of a higher NIC's incarnations */
 	uint64_t attempts[2];	/* incarnations in a lower NIC's hellos */
 	uint64_t attempt_at;	/* when the first of these was made */
@@ -177,10 +177,10 @@ struct wire_link {
 	/* valid while @session.mine is not 0 */
 	struct wire_session session;
 	uint8_t	 closing;	/* WIRE_CLOSEs to be sent */
-	bool	 tell_up, tell_down; /* events that the host has not taken */
+	bool	 report_up, report_down; /* events that the host has not taken */
 	uint8_t	 reason;
 	uint64_t since;
-	uint64_t heard, spoke;
+	uint64_t received_at, sent_at;
 	uint64_t deadline;
 	void	 *memory;	/* rings and tables, or NULL */
 	struct wire_tx tx;
@@ -228,7 +228,7 @@ struct wire {
 	struct wire_link *peeked;
 	struct wire_reply replies[WIRE_REPLIES];
 	uint32_t reply_head, reply_tail;
-	uint64_t strangers;	/* end of the budget for datagrams without a session; see wire.c */
+	uint64_t unauthenticated;	/* end of the budget for datagrams without a session; see wire.c */
 	struct wire_counters counters;
 };
 
@@ -304,16 +304,16 @@ static inline bool wire_is_up(const struct wire_link *l)
 /* Returns whether the host may exchange frames: the link is up, and the host knows it. */
 static inline bool wire_is_open(const struct wire_link *l)
 {
-	return l->session.mine && !l->tell_up && !l->tell_down;
+	return l->session.mine && !l->report_up && !l->report_down;
 }
 
 /* wire_list.c */
 void wire_work(struct wire *w, struct wire_link *l);
-void wire_tell(struct wire *w, struct wire_link *l);
+void wire_report(struct wire *w, struct wire_link *l);
 void wire_ready(struct wire *w, struct wire_link *l);
 /* and out of these lists again */
 void wire_rest(struct wire *w, struct wire_link *l);
-void wire_untell(struct wire *w, struct wire_link *l);
+void wire_unreport(struct wire *w, struct wire_link *l);
 void wire_unready(struct wire *w, struct wire_link *l);
 void wire_forget(struct wire *w, struct wire_link *l);
 struct wire_link *wire_find(const struct wire *w, uint16_t nic);
@@ -336,22 +336,22 @@ void wire_begin(uint8_t *p, uint8_t type, uint16_t from, uint16_t to,
 uint32_t wire_seal(const uint8_t key[WIRE_KEY], uint8_t *p, uint32_t size);
 bool wire_genuine(const uint8_t key[WIRE_KEY], const uint8_t *p, uint32_t size);
 
-/* wire_greet.c */
-void wire_greet_input(struct wire *w, struct wire_link *l, uint64_t now,
+/* wire_handshake.c */
+void wire_handshake_input(struct wire *w, struct wire_link *l, uint64_t now,
 		      const struct wire_address *from, const uint8_t *p);
-uint32_t wire_greet_output(struct wire *w, struct wire_link *l, uint64_t now,
+uint32_t wire_handshake_output(struct wire *w, struct wire_link *l, uint64_t now,
 			   struct wire_address *to, uint8_t *p);
 uint32_t wire_reply_output(struct wire *w, struct wire_address *to, uint8_t *p);
-uint64_t wire_greet_timer(const struct wire *w, const struct wire_link *l);
+uint64_t wire_handshake_timer(const struct wire *w, const struct wire_link *l);
 /* A datagram of @l belongs to no known session: ask for the present one. */
-void wire_greet_stale(struct wire *w, struct wire_link *l, uint64_t now,
+void wire_handshake_stale(struct wire *w, struct wire_link *l, uint64_t now,
 		      const struct wire_address *from);
 
-/* wire_who.c */
+/* wire_discovery.c */
 void wire_here_input(struct wire *w, uint64_t now, const uint8_t *p, uint32_t size);
-uint32_t wire_who_output(struct wire *w, struct wire_address *to, uint8_t *datagram);
-void wire_who_tick(struct wire *w, uint64_t now);
-uint64_t wire_who_timer(const struct wire *w);
+uint32_t wire_discovery_output(struct wire *w, struct wire_address *to, uint8_t *datagram);
+void wire_discovery_tick(struct wire *w, uint64_t now);
+uint64_t wire_discovery_timer(const struct wire *w);
 
 /* wire_data.c */
 void wire_data_input(struct wire *w, struct wire_link *l, uint64_t now,
@@ -388,7 +388,7 @@ void wire_congestion_init(struct wire_congestion *c, uint32_t datagram, uint64_t
 void wire_congestion_rtt(struct wire_congestion *c, uint64_t rtt, uint64_t now);
 /* To be called after acknowledgements. */
 void wire_congestion_round(struct wire_congestion *c, uint32_t datagram, uint64_t now);
-/* Nothing has been heard for long. */
+/* Nothing has been received for long. */
 void wire_congestion_collapse(struct wire_congestion *c, uint32_t datagram, uint64_t now);
 
 #endif /* _QNIX_WIRE_INTERNAL_H */

@@ -286,7 +286,7 @@ func BenchmarkWire(b *testing.B) {
 				}
 			}
 			f := wireForger{from: 2, to: 1}
-			w[0].input(now, &to, f.greeting(wireConnectRequest, 16404))
+			w[0].input(now, &to, f.handshake(wireConnectRequest, 16404))
 			for range 4 {
 				pump()
 			}

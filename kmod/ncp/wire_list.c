@@ -41,14 +41,14 @@ void wire_work(struct wire *w, struct wire_link *l)
 }
 
 /* Queues a link that has an event. */
-void wire_tell(struct wire *w, struct wire_link *l)
+void wire_report(struct wire *w, struct wire_link *l)
 {
-	LIST_ADD(&w->events, l, event, telling);
+	LIST_ADD(&w->events, l, event, reporting);
 }
 
-void wire_untell(struct wire *w, struct wire_link *l)
+void wire_unreport(struct wire *w, struct wire_link *l)
 {
-	LIST_DROP(&w->events, l, event, telling);
+	LIST_DROP(&w->events, l, event, reporting);
 }
 
 void wire_rest(struct wire *w, struct wire_link *l)
@@ -70,7 +70,7 @@ void wire_ready(struct wire *w, struct wire_link *l)
 void wire_forget(struct wire *w, struct wire_link *l)
 {
 	LIST_DROP(&w->work, l, work, working);
-	LIST_DROP(&w->events, l, event, telling);
+	LIST_DROP(&w->events, l, event, reporting);
 	LIST_DROP(&w->ready, l, ready, readied);
 	if (w->peeked == l)
 		w->peeked = NULL;
@@ -120,8 +120,8 @@ struct wire_link *wire_link(struct wire *w, uint64_t now, uint16_t nic)
 	}
 	l->nic = nic;
 	l->since = now;
-	l->heard = now;
-	l->greet_at = WIRE_NEVER;
+	l->received_at = now;
+	l->handshake_at = WIRE_NEVER;
 	l->deadline = WIRE_NEVER;
 	wire_new_secret(w, l);
 	l->chain = *bucket(w, nic);

@@ -9,7 +9,7 @@
 
 #define PROBE_FIRST	(100 * WIRE_MS)	/* while no round trip is known */
 #define PATIENCE_MOST	16	/* quarters of the least round trip */
-#define CALM		16	/* round trips without duplicates, after which it is shortened */
+#define NO_DUPLICATES	16	/* round trips without duplicates, after which it is shortened */
 #define BACKOFF_MOST	10
 #define BACKOFF_ALL	3	/* from here on everything counts as lost */
 
@@ -69,7 +69,7 @@ static void patience(struct wire_link *l, uint16_t duplicates)
 	if (!more || more > 0x7fff)
 		return;
 	tx->duplicates = duplicates;
-	tx->calm = 0;
+	tx->no_duplicates = 0;
 	if (tx->patience < PATIENCE_MOST && !tx->impatient)
 		tx->patience++;
 	tx->impatient = true;
@@ -83,9 +83,9 @@ static void end_round(struct wire_link *l, uint64_t now)
 		return;
 	wire_congestion_round(&l->congestion, l->session.limits.datagram, now);
 	tx->impatient = false;
-	if (++tx->calm < CALM)
+	if (++tx->no_duplicates < NO_DUPLICATES)
 		return;
-	tx->calm = 0;
+	tx->no_duplicates = 0;
 	if (tx->patience > 1)
 		tx->patience--;
 }

@@ -132,14 +132,14 @@ bool wire_frame_ready(struct wire *w, struct wire_link *l, uint64_t now, uint32_
 			break;
 		before = rx->read;
 		if (!skip(w, rx))
-			goto nonsense;
+			goto invalid;
 	} while (rx->read != before);
 	if (*size == WIRE_SKIP)
 		return false;	/* nothing after it has arrived */
 	if (!*size || *size > w->config.frame || at + wire_record(*size) > ring)
-		goto nonsense;
+		goto invalid;
 	return wire_record(*size) <= rx->end - rx->read;
-nonsense:
+invalid:
 	wire_down(w, l, now, WIRE_NONSENSE);
 	return false;
 }
@@ -176,7 +176,7 @@ void wire_consume(struct wire *w, uint64_t now)
 	rx->read += wire_record(get32(rx->ring + (rx->read & (w->config.buffer - 1))));
 	w->counters.frames_in++;
 	wire_ready(w, l);	/* goes behind the others */
-	if (rx->read + w->config.buffer - rx->told >= w->config.buffer / 4) {
+	if (rx->read + w->config.buffer - rx->granted >= w->config.buffer / 4) {
 		rx->ack_at = now;	/* the peer may be waiting for room */
 		wire_work(w, l);
 	}

@@ -45,18 +45,18 @@ bool wire_open(struct wire *w, struct wire_link *l, uint64_t now,
 	l->tx.lost_at = WIRE_NEVER;
 	l->tx.probe_at = WIRE_NEVER;
 	l->tx.patience = 1;
-	l->rx.told = w->config.buffer;
+	l->rx.granted = w->config.buffer;
 	l->rx.ack_at = WIRE_NEVER;
 	wire_congestion_init(&l->congestion, l->session.limits.datagram, now);
 	l->next.mine = 0;
 	memset(l->attempts, 0, sizeof(l->attempts));
 	wire_new_secret(w, l);
 	l->since = now;
-	l->heard = now;
-	l->spoke = now;
+	l->received_at = now;
+	l->sent_at = now;
 	l->closing = 0;
-	l->tell_up = true;
-	wire_tell(w, l);
+	l->report_up = true;
+	wire_report(w, l);
 	w->counters.ups++;
 	wire_arm(w, l);
 	return true;
@@ -70,16 +70,16 @@ void wire_down(struct wire *w, struct wire_link *l, uint64_t now, uint8_t reason
 	l->session.his = 0;
 	l->since = now;
 	l->pause = 0;
-	l->greet_at = now;
+	l->handshake_at = now;
 	if (w->peeked == l)
 		w->peeked = NULL;
 	w->counters.downs++;
-	if (l->tell_up) {
-		l->tell_up = false;	/* the host has not known of the session */
+	if (l->report_up) {
+		l->report_up = false;	/* the host has not known of the session */
 	} else {
-		l->tell_down = true;
+		l->report_down = true;
 		l->reason = reason;
-		wire_tell(w, l);
+		wire_report(w, l);
 	}
 	wire_arm(w, l);
 	wire_work(w, l);
@@ -91,16 +91,16 @@ bool wire_event(struct wire *w, struct wire_event *e)
 
 	while (w->events.first) {
 		l = w->events.first;
-		wire_untell(w, l);
+		wire_unreport(w, l);
 		e->nic = l->nic;
-		if (l->tell_down) {
-			l->tell_down = false;
+		if (l->report_down) {
+			l->report_down = false;
 			e->event = WIRE_DOWN;
 			e->reason = l->reason;
 			return true;
 		}
-		if (l->tell_up) {
-			l->tell_up = false;
+		if (l->report_up) {
+			l->report_up = false;
 			e->event = WIRE_UP;
 			e->reason = 0;
 			wire_ready(w, l);
@@ -110,7 +110,7 @@ bool wire_event(struct wire *w, struct wire_event *e)
 	return false;
 }
 
-void wire_goodbye(struct wire *w, uint64_t now)
+void wire_close_all(struct wire *w, uint64_t now)
 {
 	struct wire_link *l;
 	uint32_t i;
@@ -122,11 +122,11 @@ void wire_goodbye(struct wire *w, uint64_t now)
 	w->deadline = WIRE_NEVER;
 	for (i = 0; i < w->count; i++) {
 		l = w->links[i];
-		l->tell_up = false;
-		l->tell_down = false;
+		l->report_up = false;
+		l->report_down = false;
 		l->next.mine = 0;
 		l->until = 0;
-		l->spoke = now;
+		l->sent_at = now;
 		if (wire_is_up(l))
 			l->closing = 2;	/* sent twice, as one may be lost */
 		wire_work(w, l);

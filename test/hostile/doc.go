@@ -3,16 +3,17 @@
 // Package hostile attacks Bywash from outside: the attackers are programs of their own, which use public interfaces and
 // raw bytes, while this process, the victim, exchanges messages with an honest peer.
 //
-//	test             the attacker
-//	TestScribbler    a peer that writes at random into all memory that it shares with the victim (arena, cma, ring)
-//	TestDeafFlooder  a peer that sends one kind of the session's messages as fast as it can, and takes no answer
-//	TestStranger     a process without the secret at each socket: thousands of connections, garbage, slow bytes, descriptors;
-//	                 also in verbs/internal/connect, for the sockets of its connection manager oob
-//	TestSprayer      a host on the path that sends recorded, changed and forged frames to both ends of a connection over afxdp
-//	TestPingers      hundreds of peers that send signs of life over tcp as fast as they can
-//	TestSquatter     a peer that connects over tcp as often as it can, and is not wanted
-//	TestKillStorm    peers of shm, tcp and of a softnic that are killed and stopped at random moments
-//	TestTenant       another user of a QNIX network interface who wants all names, groups, memory and time of it
+//	test                 the attacker
+//	TestRandomWriter     a peer that writes at random into all memory that it shares with the victim (arena, cma, ring)
+//	TestFlooder          a peer that sends one kind of the session's messages as fast as it can, and reads none
+//	TestUnauthenticated  a process without the secret at each socket: thousands of connections, invalid data, slow bytes,
+//	                     descriptors; also in verbs/internal/connect, for the sockets of its connection manager oob
+//	TestReplayer         a host on the path that sends recorded, changed and forged frames to both ends of a connection over
+//	                     afxdp
+//	TestPingers          hundreds of peers that send keep-alives over tcp as fast as they can
+//	TestSquatter         a peer that connects over tcp as often as it can, and is not wanted
+//	TestKills            peers of shm, tcp and of a softnic that are killed and stopped at random moments
+//	TestTenant           another user of a QNIX network interface who wants all names, groups, memory and time of it
 //
 // Unauthenticated peers at the port of bywash perf --listen are in cmd/bywash/internal/perf/control
 // (TestUnauthenticatedPeersDelayNoLead).
@@ -31,6 +32,6 @@
 //	BYWASH_SEED=N       draws the same random numbers as the run that has printed this
 //	BYWASH_QNIX_KO=F    the tenant is one of the kernel module in the file F, in a virtual machine of hack/vm
 //
-// A seed replays what the attacker does, not the moments at which the scheduler lets it. The sprayer and the tenant
+// A seed replays what the attacker does, not the moments at which the scheduler lets it. The replayer and the tenant
 // need root.
 package hostile

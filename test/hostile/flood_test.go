@@ -78,13 +78,13 @@ func anything(n, region uint64, rng *rand.Rand) []byte {
 	return message(h, 0)
 }
 
-// flooderProgram connects, goes deaf, and sends one kind of message as fast as it can.
+// flooderProgram connects, takes the connection from its session, and sends one kind of message as fast as it can.
 func flooderProgram(in *json.Decoder, out *json.Encoder) error {
 	var k task
 	if err := in.Decode(&k); err != nil {
 		return err
 	}
-	w, err := registerDeaf()
+	w, err := registerHijack()
 	if err != nil {
 		return err
 	}
@@ -92,10 +92,10 @@ func flooderProgram(in *json.Decoder, out *json.Encoder) error {
 	if err != nil {
 		return err
 	}
-	if err := out.Encode(rename(s.Card(), deafName, trueName)); err != nil {
+	if err := out.Encode(rename(s.Card(), hijackName, trueName)); err != nil {
 		return err
 	}
-	g, err := s.Connect(context.Background(), rename(k.Card, trueName, deafName))
+	g, err := s.Connect(context.Background(), rename(k.Card, trueName, hijackName))
 	if err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func pour(raw driver.Instance, f flood, region uint64, rng *rand.Rand, sent *uin
 // A peer that sends one kind of message after the other, as fast as it can, and takes no answer, costs this process no
 // more than bounds that do not depend on how long it goes on; others are served meanwhile; and when it is gone nothing
 // is left.
-func TestDeafFlooder(t *testing.T) {
+func TestFlooder(t *testing.T) {
 	kinds, each := floods, attack.Duration(t)
 	if each <= attack.Brief {
 		kinds, each = floods[:6], each*2/3
@@ -186,7 +186,7 @@ func (v *victim) flooded(f flood, options map[string]string, each time.Duration,
 	}
 	v.mark()
 	p := attack.Start(t, "flooder", task{
-		Rails: []session.Rail{{Driver: deafName, Options: options}}, Card: rename(v.s.Card(), trueName, trueName), Seed: rng.Uint64(), Kind: f.name,
+		Rails: []session.Rail{{Driver: hijackName, Options: options}}, Card: rename(v.s.Card(), trueName, trueName), Seed: rng.Uint64(), Kind: f.name,
 	})
 	defer p.Kill()
 	g := v.connect(p)
@@ -199,9 +199,9 @@ func (v *victim) flooded(f flood, options map[string]string, each time.Duration,
 	before := attack.Settled()
 	var sent uint64
 	p.Receive(&sent)
-	said := make(chan struct{})
+	printed := make(chan struct{})
 	go func() {
-		defer close(said)
+		defer close(printed)
 		for p.Out.Decode(&sent) == nil {
 		}
 	}()
@@ -211,7 +211,7 @@ func (v *victim) flooded(f flood, options map[string]string, each time.Duration,
 	})
 	most.Within(t, before, attack.Holdings{Heap: 32, Goroutines: 8, FDs: 4, Threads: 16})
 	_ = p.Cmd.Process.Kill()
-	<-said
+	<-printed
 	p.Kill()
 	stop()
 	if err := <-taken; err != nil && !strings.Contains(err.Error(), "canceled") {

@@ -13,9 +13,9 @@ import (
 
 // programs are the honest peer and the attackers.
 var programs = map[string]attack.Main{
-	"peer": peerProgram, "scribbler": scribblerProgram, "flooder": flooderProgram, "descriptors": attack.Attacker(descriptors),
+	"peer": peerProgram, "random writer": randomWriterProgram, "flooder": flooderProgram, "descriptors": attack.Attacker(descriptors),
 	"tenant": tenantProgram, "neighbour": neighbourProgram, "listener": listenerProgram,
-	"sprayer": sprayerProgram, "echo": echoProgram, "pinger": pingerProgram, "squatter": squatterProgram,
+	"replayer": replayProgram, "echo": echoProgram, "pinger": pingerProgram, "squatter": squatterProgram,
 }
 
 func TestMain(m *testing.M) {

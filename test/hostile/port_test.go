@@ -41,7 +41,7 @@ func openTCP() (driver.Prober, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := nic.Open(driver.Attributes{Secret: hermit{}.Secret()})
+	c, err := nic.Open(driver.Attributes{Secret: loneJob{}.Secret()})
 	if err != nil {
 		return nil, err
 	}
@@ -245,7 +245,7 @@ func pingerProgram(in *json.Decoder, out *json.Encoder) error {
 		return err
 	}
 	at, _, _ := strings.Cut(u.Rest, ",")
-	key, err := handshake.NewKey(hermit{}.Secret())
+	key, err := handshake.NewKey(loneJob{}.Secret())
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/url"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -25,11 +27,11 @@ import (
 	_ "github.com/bywash/bywash/tcp"
 )
 
-// hermit is the job of a process that is a session of its own: the others reach it by its card.
-type hermit struct{ launch.Job }
+// loneJob is the job of a process that is a session of its own: the others reach it by its card.
+type loneJob struct{ launch.Job }
 
-func (hermit) Name() string   { return "hermit" }
-func (hermit) Secret() []byte { return bytes.Repeat([]byte{6}, launch.SecretSize) }
+func (loneJob) Name() string   { return "lone" }
+func (loneJob) Secret() []byte { return bytes.Repeat([]byte{6}, launch.SecretSize) }
 
 // task is what a session of another process is told.
 type task struct {
@@ -45,7 +47,7 @@ type task struct {
 func join(rails []session.Rail, more func(*session.Config)) (*session.Session, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), attack.MaxWait)
 	defer cancel()
-	cfg := session.Config{Job: hermit{launch.Alone()}, Rails: rails}
+	cfg := session.Config{Job: loneJob{launch.Alone()}, Rails: rails}
 	if more != nil {
 		more(&cfg)
 	}
@@ -278,4 +280,14 @@ func ended(tb testing.TB, what string, err error) {
 		}
 	}
 	tb.Errorf("%s ended with %v, which is no clear error", what, err)
+}
+
+// containsPath reports whether a card names a socket.
+func containsPath(card, name string) bool {
+	return strings.Contains(card, name) || strings.Contains(card, url.PathEscape(name))
+}
+
+// envOf gives a program further variables.
+func envOf(vars []string) func(*attack.Program) {
+	return func(p *attack.Program) { p.Cmd.Env = append(p.Cmd.Env, vars...) }
 }

@@ -83,13 +83,13 @@ func TestEndOfProcessEndsItsRegistration(t *testing.T) {
 		t.Run(c.how, func(t *testing.T) {
 			load(t, "nics=2")
 			watcher := mustRegister(t, 1, small("watcher"))
-			cmd, in := started(t, c.role, "mortal")
+			cmd, in := started(t, c.role, "ending")
 			if c.how != "exec" {
 				checkKnown(t, watcher)
 			}
 			c.end(t, cmd, in)
 			// The watcher is told: a receive that waits for the dead rings.
-			receive := sendContext{Process: name("mortal"), Flags: flagDoorbell | flagInline, Len: 64}
+			receive := sendContext{Process: name("ending"), Flags: flagDoorbell | flagInline, Len: 64}
 			if err := watcher.transfer(cmdReceive, 1, receive); err != nil {
 				t.Fatal(err)
 			}
@@ -98,7 +98,7 @@ func TestEndOfProcessEndsItsRegistration(t *testing.T) {
 				t.Errorf("a receive from the dead rings %d (%v), want %d or %d", state, err, stateGone, stateUnknown)
 			}
 			// Its name is free. Its pid, the NIC's first, soon is, too: then with another generation.
-			p := mustRegister(t, 0, small("mortal"))
+			p := mustRegister(t, 0, small("ending"))
 			if p.reg.PID == 1 && p.reg.Generation < 2 {
 				t.Errorf("the pid is that of the dead, and so is the generation: %d", p.reg.Generation)
 			}
@@ -109,7 +109,7 @@ func TestEndOfProcessEndsItsRegistration(t *testing.T) {
 // checkKnown sends to the other process, which has posted a receive.
 func checkKnown(t *testing.T, p *process) {
 	t.Helper()
-	if err := p.transfer(cmdSendShort, 0, sendContext{Process: name("mortal"), Flags: flagDoorbell, Len: 8}); err != nil {
+	if err := p.transfer(cmdSendShort, 0, sendContext{Process: name("ending"), Flags: flagDoorbell, Len: 8}); err != nil {
 		t.Fatal(err)
 	}
 	checkRung(t, p, false, 0, stateDone, 8)

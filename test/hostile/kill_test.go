@@ -18,8 +18,8 @@ import (
 	"github.com/bywash/bywash/session"
 )
 
-// mortal is a peer of a kill storm.
-type mortal struct {
+// target is a peer that is to be killed.
+type target struct {
 	p       *attack.Program
 	g       *session.Gate
 	w       *workload
@@ -28,18 +28,18 @@ type mortal struct {
 	stopped bool
 }
 
-// storm is what a kill storm does to peers, and how often it has.
-type storm struct {
+// killer kills and stops peers at random moments, and counts how often it has.
+type killer struct {
 	v      *victim
 	rails  []session.Rail
-	peers  []*mortal
+	peers  []*target
 	kills  int
 	pauses int
 }
 
-func (s *storm) join(rng *rand.Rand) *mortal {
+func (s *killer) join(rng *rand.Rand) *target {
 	k := task{Rails: s.rails, Card: s.v.s.Card(), Seed: rng.Uint64(), Mine: 1}
-	m := &mortal{p: attack.Start(s.v.tb, "peer", k), done: make(chan error, 1)}
+	m := &target{p: attack.Start(s.v.tb, "peer", k), done: make(chan error, 1)}
 	m.g = s.v.connect(m.p)
 	var err error
 	if m.w, err = newWorkload(m.g, task{Seed: k.Seed}); err != nil {
@@ -51,8 +51,8 @@ func (s *storm) join(rng *rand.Rand) *mortal {
 	return m
 }
 
-// populate makes the peers of a storm.
-func (s *storm) populate(rng *rand.Rand) {
+// populate starts the peers.
+func (s *killer) populate(rng *rand.Rand) {
 	s.peers = nil
 	for range 3 {
 		m := s.join(rng)
@@ -61,8 +61,8 @@ func (s *storm) populate(rng *rand.Rand) {
 	}
 }
 
-// bury checks that everything of a dead peer ends, and says that it is broken.
-func (s *storm) bury(m *mortal) {
+// kill kills a peer and checks that everything under way with it ends with ErrBroken.
+func (s *killer) kill(m *target) {
 	t := s.v.tb
 	m.p.Kill()
 	select {
@@ -79,8 +79,8 @@ func (s *storm) bury(m *mortal) {
 	}
 }
 
-// blow does one thing to one peer.
-func (s *storm) blow(rng *rand.Rand) {
+// step kills, stops or continues one peer.
+func (s *killer) step(rng *rand.Rand) {
 	k := rng.IntN(len(s.peers))
 	m := s.peers[k]
 	signal := func(sig syscall.Signal) { _ = m.p.Cmd.Process.Signal(sig) }
@@ -94,14 +94,14 @@ func (s *storm) blow(rng *rand.Rand) {
 		s.pauses++
 	default: // also while it is stopped
 		s.kills++
-		s.bury(m)
+		s.kill(m)
 		s.peers[k] = s.join(rng)
 	}
 }
 
 // Peers that are killed and stopped at random moments of validated transfers, again and again: each death is noticed,
 // ends what was under way as broken, and leaves nothing; those who were only stopped go on; so do all others.
-func TestKillStorm(t *testing.T) {
+func TestKills(t *testing.T) {
 	for _, way := range []struct {
 		name  string
 		kept  int // descriptors that a driver keeps for its next peers, however many have died
@@ -123,10 +123,10 @@ func TestKillStorm(t *testing.T) {
 			rng := attack.Seed(t)
 			files := filesLeft(t, "/dev/shm")
 			rails := way.rails(t)
-			s := &storm{v: newVictim(t, rails, rng, nil), rails: rails}
+			s := &killer{v: newVictim(t, rails, rng, nil), rails: rails}
 			s.populate(rng)
 			for _, m := range s.peers {
-				s.bury(m)
+				s.kill(m)
 			}
 			s.v.mark()
 			s.v.before.FDs += way.kept
@@ -134,10 +134,10 @@ func TestKillStorm(t *testing.T) {
 			s.populate(rng)
 			for end := time.Now().Add(attack.Duration(t)); time.Now().Before(end) && !t.Failed(); {
 				time.Sleep(time.Duration(rng.IntN(60)) * time.Millisecond)
-				s.blow(rng)
-				s.v.goesOn("in the storm")
+				s.step(rng)
+				s.v.goesOn("among peers that are killed")
 			}
-			s.calm()
+			s.finish()
 			t.Logf("%d kills, %d stops", s.kills, s.pauses)
 			s.v.close()
 			if now := filesLeft(t, "/dev/shm"); len(now) > len(files) {
@@ -147,14 +147,14 @@ func TestKillStorm(t *testing.T) {
 	}
 }
 
-// calm lets everybody go on who was stopped, checks that they do, and ends them.
-func (s *storm) calm() {
+// finish continues the peers that were stopped, checks that they go on, and kills them.
+func (s *killer) finish() {
 	for _, m := range s.peers {
 		_ = m.p.Cmd.Process.Signal(syscall.SIGCONT)
 	}
 	for _, m := range s.peers {
 		n := m.w.n.Load()
-		attack.Await(s.v.tb, "a peer goes on after the storm", func() bool {
+		attack.Await(s.v.tb, "a peer goes on after the others were killed", func() bool {
 			select {
 			case err := <-m.done:
 				s.v.tb.Fatalf("transfers with a peer that was not killed ended: %v", err)
@@ -164,7 +164,7 @@ func (s *storm) calm() {
 		})
 	}
 	for _, m := range s.peers {
-		s.bury(m)
+		s.kill(m)
 	}
 }
 

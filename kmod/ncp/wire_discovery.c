@@ -50,7 +50,7 @@ void wire_remove_address(struct wire *w, const struct wire_address *a)
 			w->links[i]->until = 0;
 }
 
-uint64_t wire_who_timer(const struct wire *w)
+uint64_t wire_discovery_timer(const struct wire *w)
 {
 	uint64_t at = WIRE_NEVER;
 	uint32_t i;
@@ -61,7 +61,7 @@ uint64_t wire_who_timer(const struct wire *w)
 	return at;
 }
 
-void wire_who_tick(struct wire *w, uint64_t now)
+void wire_discovery_tick(struct wire *w, uint64_t now)
 {
 	struct wire_place *p;
 	uint32_t i;
@@ -79,7 +79,7 @@ void wire_who_tick(struct wire *w, uint64_t now)
 	}
 }
 
-uint32_t wire_who_output(struct wire *w, struct wire_address *to, uint8_t *datagram)
+uint32_t wire_discovery_output(struct wire *w, struct wire_address *to, uint8_t *datagram)
 {
 	struct wire_place *p;
 	uint32_t i;
@@ -99,7 +99,7 @@ uint32_t wire_who_output(struct wire *w, struct wire_address *to, uint8_t *datag
 	return 0;
 }
 
-/* Greets each NIC at that address until it has not been heard from there for long. */
+/* Sends handshake messages to each NIC at that address until nothing has come from there for long. */
 static void learn(struct wire *w, uint64_t now, uint16_t nic,
 		  const struct wire_address *at)
 {
@@ -111,7 +111,7 @@ static void learn(struct wire *w, uint64_t now, uint16_t nic,
 	if (!l)
 		return;
 	if (l->until < now && !wire_is_up(l)) {
-		l->greet_at = now;
+		l->handshake_at = now;
 		l->pause = 0;
 	}
 	l->known = *at;

@@ -18,13 +18,13 @@
  */
 #include "wire_internal.h"
 
-#define AT_CURRENT	24	/* offsets of fields of greetings */
+#define AT_CURRENT	24	/* offsets of fields of handshake messages */
 #define AT_BUFFER	32
 #define AT_FRAME	36
 #define AT_DATAGRAM	40
 
-#define GREET_FIRST	20	/* ms between greetings, at first */
-#define GREET_LAST	1000
+#define HANDSHAKE_FIRST	20	/* ms between handshake messages, at first */
+#define HANDSHAKE_LAST	1000
 #define ATTEMPT_AGE	(250 * WIRE_MS)	/* of an incarnation, after which hellos have another */
 #define NEXT_AGE	(1000 * WIRE_MS) /* of a welcome, after which another one counts */
 
@@ -50,7 +50,7 @@ static uint64_t attempt(struct wire *w, struct wire_link *l, uint64_t now)
 	return l->attempts[0];
 }
 
-static uint32_t greeting(const struct wire *w, uint8_t *p, uint8_t type, uint16_t nic,
+static uint32_t handshake(const struct wire *w, uint8_t *p, uint8_t type, uint16_t nic,
 			 uint64_t mine, uint64_t his, uint64_t current)
 {
 	wire_begin(p, type, w->config.nic, nic, mine, his);
@@ -89,10 +89,10 @@ uint32_t wire_reply_output(struct wire *w, struct wire_address *to, uint8_t *p)
 		return 0;
 	w->reply_tail++;
 	*to = r->to;
-	return greeting(w, p, r->type, r->nic, r->mine, r->his, r->current);
+	return handshake(w, p, r->type, r->nic, r->mine, r->his, r->current);
 }
 
-void wire_greet_stale(struct wire *w, struct wire_link *l, uint64_t now,
+void wire_handshake_stale(struct wire *w, struct wire_link *l, uint64_t now,
 		      const struct wire_address *from)
 {
 	w->counters.stale++;
@@ -166,14 +166,14 @@ static void confirmed(struct wire *w, struct wire_link *l, uint64_t now,
 		w->counters.stale++;	/* an answer would cause another one, without end */
 	} else if (wire_is_up(l)) {
 		wire_down(w, l, now, WIRE_RESTARTED);
-	} else if (!l->tell_down && wire_open(w, l, now, &s)) {
+	} else if (!l->report_down && wire_open(w, l, now, &s)) {
 		l->rx.ack_at = now;
 		wire_work(w, l);
 	}
-	/* No session begins until the host knows of the old link's end: greetings go on. */
+	/* No session begins until the host knows of the old link's end: handshake messages go on. */
 }
 
-void wire_greet_input(struct wire *w, struct wire_link *l, uint64_t now,
+void wire_handshake_input(struct wire *w, struct wire_link *l, uint64_t now,
 		      const struct wire_address *from, const uint8_t *p)
 {
 	struct wire_limits theirs;
@@ -208,33 +208,33 @@ void wire_greet_input(struct wire *w, struct wire_link *l, uint64_t now,
 
 /* ---- Output, when it is time ---- */
 
-static bool greets(const struct wire_link *l)
+static bool handshaking(const struct wire_link *l)
 {
-	return !wire_is_up(l) && l->until && l->until >= l->greet_at;
+	return !wire_is_up(l) && l->until && l->until >= l->handshake_at;
 }
 
-uint64_t wire_greet_timer(const struct wire *w, const struct wire_link *l)
+uint64_t wire_handshake_timer(const struct wire *w, const struct wire_link *l)
 {
 	uint64_t at = WIRE_NEVER;
 
-	if (greets(l))
-		at = l->greet_at;
+	if (handshaking(l))
+		at = l->handshake_at;
 	if (!wire_is_up(l))	/* to be removed then */
 		at = wire_least(at, wire_most(l->until, l->since + w->config.dead_ns) + 1);
 	return at;
 }
 
-uint32_t wire_greet_output(struct wire *w, struct wire_link *l, uint64_t now,
+uint32_t wire_handshake_output(struct wire *w, struct wire_link *l, uint64_t now,
 			   struct wire_address *to, uint8_t *p)
 {
-	if (!greets(l) || l->greet_at > now)
+	if (!handshaking(l) || l->handshake_at > now)
 		return 0;
-	l->pause = l->pause ? l->pause * 2 : GREET_FIRST;
-	if (l->pause > GREET_LAST)
-		l->pause = GREET_LAST;
-	l->greet_at = now + l->pause * WIRE_MS;
+	l->pause = l->pause ? l->pause * 2 : HANDSHAKE_FIRST;
+	if (l->pause > HANDSHAKE_LAST)
+		l->pause = HANDSHAKE_LAST;
+	l->handshake_at = now + l->pause * WIRE_MS;
 	*to = l->known;
 	if (wire_lower(w, l))
-		return greeting(w, p, WIRE_HELLO, l->nic, attempt(w, l, now), 0, 0);
-	return greeting(w, p, WIRE_CONNECT_REQUEST, l->nic, 0, 0, 0);
+		return handshake(w, p, WIRE_HELLO, l->nic, attempt(w, l, now), 0, 0);
+	return handshake(w, p, WIRE_CONNECT_REQUEST, l->nic, 0, 0, 0);
 }

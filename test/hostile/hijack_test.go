@@ -15,15 +15,15 @@ import (
 // session hears nothing and says nothing, and the flooder has the connection for itself.
 
 const (
-	trueName = "shm"
-	deafName = "shd" // as long, so that cards can be changed
+	trueName   = "shm"
+	hijackName = "shd" // as long, so that cards can be changed
 )
 
 // rename changes names of drivers in a business card, and proves the secret again, which all ranks have.
 func rename(card []byte, from, to string) []byte {
 	long := func(s string) []byte { return append([]byte{byte(len(s)), 0}, s...) }
 	body := bytes.ReplaceAll(card[:len(card)-handshake.MACSize], long(from), long(to))
-	key, err := handshake.NewKey(hermit{}.Secret())
+	key, err := handshake.NewKey(loneJob{}.Secret())
 	if err != nil {
 		panic(err)
 	}
@@ -33,16 +33,16 @@ func rename(card []byte, from, to string) []byte {
 
 // wire is the small track of the only connection.
 type wire struct {
-	mu   sync.Mutex
-	deaf bool
-	raw  driver.Instance
+	mu    sync.Mutex
+	taken bool
+	raw   driver.Instance
 }
 
-// use has f called with the connection by one goroutine at a time; the session's is turned away once it is deaf.
+// use has f called with the connection by one goroutine at a time; the session's is turned away once it is taken.
 func (w *wire) use(f func()) (ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.deaf {
+	if w.taken {
 		return false
 	}
 	f()
@@ -53,70 +53,70 @@ func (w *wire) use(f func()) (ok bool) {
 func (w *wire) cut() driver.Instance {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.deaf = true
+	w.taken = true
 	return w.raw
 }
 
-type deafDriver struct {
+type hijackDriver struct {
 	driver.Driver
 	w *wire
 }
 
-// registerDeaf registers the driver.
-func registerDeaf() (*wire, error) {
+// registerHijack registers the driver.
+func registerHijack() (*wire, error) {
 	d, err := driver.Lookup(trueName)
 	if err != nil {
 		return nil, err
 	}
 	w := new(wire)
-	driver.Register(&deafDriver{d, w})
+	driver.Register(&hijackDriver{d, w})
 	return w, nil
 }
 
-func (d *deafDriver) Name() string { return deafName }
+func (d *hijackDriver) Name() string { return hijackName }
 
-func (d *deafDriver) Query(h driver.Hints) (driver.NIC, error) {
+func (d *hijackDriver) Query(h driver.Hints) (driver.NIC, error) {
 	n, err := d.Driver.Query(h)
 	if err != nil || h.Track != driver.Small {
 		return n, err
 	}
-	return &deafNIC{n, d.w}, nil
+	return &hijackNIC{n, d.w}, nil
 }
 
-type deafNIC struct {
+type hijackNIC struct {
 	driver.NIC
 	w *wire
 }
 
-func (n *deafNIC) Open(a driver.Attributes) (driver.Context, error) {
+func (n *hijackNIC) Open(a driver.Attributes) (driver.Context, error) {
 	c, err := n.NIC.Open(a)
 	if err != nil {
 		return nil, err
 	}
-	return &deafContext{Context: c, w: n.w, known: map[driver.Instance]driver.Instance{}}, nil
+	return &hijackContext{Context: c, w: n.w, known: map[driver.Instance]driver.Instance{}}, nil
 }
 
-type deafContext struct {
+type hijackContext struct {
 	driver.Context
 	w     *wire
 	mu    sync.Mutex
 	known map[driver.Instance]driver.Instance
 }
 
-func (c *deafContext) ConnectRequests(dst []uint64) []uint64 {
+func (c *hijackContext) ConnectRequests(dst []uint64) []uint64 {
 	return c.Context.(driver.ConnectRequestReceiver).ConnectRequests(dst)
 }
-func (c *deafContext) OnConnectRequest(f func()) {
+func (c *hijackContext) OnConnectRequest(f func()) {
 	c.Context.(driver.ConnectRequestReceiver).OnConnectRequest(f)
 }
-func (c *deafContext) RecvCancelAny() error { return c.Context.(driver.Prober).RecvCancelAny() }
+func (c *hijackContext) RecvCancelAny() error { return c.Context.(driver.Prober).RecvCancelAny() }
 
-func (c *deafContext) Connect(url string) (driver.Instance, error) {
+func (c *hijackContext) Connect(url string) (driver.Instance, error) {
 	i, err := c.Context.Connect(url)
 	if err != nil {
 		return nil, err
 	}
-	d := &deafSmall{i.(driver.BufferReceiver), c.w}
+	d := &hijackSmall{i.(driver.BufferReceiver), c.w}
 	c.mu.Lock()
 	c.known[i] = d
 	c.mu.Unlock()
@@ -126,7 +126,7 @@ func (c *deafContext) Connect(url string) (driver.Instance, error) {
 	return d, nil
 }
 
-func (c *deafContext) named(i driver.Instance, err error) (driver.Instance, error) {
+func (c *hijackContext) named(i driver.Instance, err error) (driver.Instance, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if d := c.known[i]; d != nil {
@@ -135,14 +135,14 @@ func (c *deafContext) named(i driver.Instance, err error) (driver.Instance, erro
 	return i, err
 }
 
-func (c *deafContext) RecvProbeAny() (i driver.Instance, err error) {
+func (c *hijackContext) RecvProbeAny() (i driver.Instance, err error) {
 	if !c.w.use(func() { i, err = c.named(c.Context.(driver.Prober).RecvProbeAny()) }) {
 		return nil, driver.ErrAgain
 	}
 	return i, err
 }
 
-func (c *deafContext) RecvWaitAny(ctx context.Context) (driver.Instance, error) {
+func (c *hijackContext) RecvWaitAny(ctx context.Context) (driver.Instance, error) {
 	if !c.w.use(func() {}) {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -150,36 +150,36 @@ func (c *deafContext) RecvWaitAny(ctx context.Context) (driver.Instance, error) 
 	return c.named(c.Context.(driver.Prober).RecvWaitAny(ctx))
 }
 
-// deafSmall is the session's end of the connection.
-type deafSmall struct {
+// hijackSmall is the session's end of the connection.
+type hijackSmall struct {
 	driver.BufferReceiver
 	w *wire
 }
 
-func (d *deafSmall) SendPost(p *driver.Packet) (err error) {
+func (d *hijackSmall) SendPost(p *driver.Packet) (err error) {
 	if !d.w.use(func() { err = d.BufferReceiver.SendPost(p) }) {
 		return driver.ErrBusy
 	}
 	return err
 }
 
-func (d *deafSmall) SendPoll(p *driver.Packet) (done bool, err error) {
+func (d *hijackSmall) SendPoll(p *driver.Packet) (done bool, err error) {
 	d.w.use(func() { done, err = d.BufferReceiver.SendPoll(p) })
 	return done, err
 }
 
-func (d *deafSmall) RecvPoll(p *driver.Packet) (done bool, err error) {
+func (d *hijackSmall) RecvPoll(p *driver.Packet) (done bool, err error) {
 	d.w.use(func() { done, err = d.BufferReceiver.RecvPoll(p) })
 	return done, err
 }
 
-func (d *deafSmall) RecvBufRelease(p *driver.Packet) (err error) {
+func (d *hijackSmall) RecvBufRelease(p *driver.Packet) (err error) {
 	d.w.use(func() { err = d.BufferReceiver.RecvBufRelease(p) })
 	return err
 }
 
 var (
-	_ driver.Prober                 = (*deafContext)(nil)
-	_ driver.ConnectRequestReceiver = (*deafContext)(nil)
-	_ driver.BufferReceiver         = (*deafSmall)(nil)
+	_ driver.Prober                 = (*hijackContext)(nil)
+	_ driver.ConnectRequestReceiver = (*hijackContext)(nil)
+	_ driver.BufferReceiver         = (*hijackSmall)(nil)
 )

@@ -21,8 +21,8 @@ import (
 	"github.com/bywash/bywash/session"
 )
 
-// spray is what a sprayer is told: the devices of a router between two hosts.
-type spray struct {
+// replay is the task of a replayer: the devices of a router between two hosts.
+type replay struct {
 	Devices [2]int // indices
 	Seed    uint64
 }
@@ -90,9 +90,9 @@ func (r *recorder) send(f []byte) error {
 	return unix.Sendto(r.fd, f, 0, &unix.SockaddrLinklayer{Ifindex: r.device})
 }
 
-// sprayerProgram sits on the router: it records frames and sends them again, changed or not, to both hosts.
-func sprayerProgram(in *json.Decoder, out *json.Encoder) error {
-	var k spray
+// replayProgram sits on the router: it records frames and sends them again, changed or not, to both hosts.
+func replayProgram(in *json.Decoder, out *json.Encoder) error {
+	var k replay
 	if err := in.Decode(&k); err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func sprayerProgram(in *json.Decoder, out *json.Encoder) error {
 
 // Frames that were recorded, changed and made up, sent by a host on the path to both ends of a connection over afxdp:
 // its transfers go on and every byte is right, also when an end is stopped for less than the dead time.
-func TestSprayer(t *testing.T) {
+func TestReplayer(t *testing.T) {
 	for _, encrypt := range []string{"on", "off"} {
 		t.Run("encrypt="+encrypt, func(t *testing.T) {
 			rng := attack.Seed(t)
@@ -143,17 +143,17 @@ func TestSprayer(t *testing.T) {
 				}}}
 			}
 			v := newVictims(t, rail(0), rail(1), rng, nil)
-			k := spray{Devices: [2]int{pair.Router[0].Index, pair.Router[1].Index}, Seed: rng.Uint64()}
-			p := attack.Start(t, "sprayer", k, func(p *attack.Program) {
+			k := replay{Devices: [2]int{pair.Router[0].Index, pair.Router[1].Index}, Seed: rng.Uint64()}
+			p := attack.Start(t, "replayer", k, func(p *attack.Program) {
 				p.Begin = func(c *exec.Cmd) error { return pair.Router[0].Start(c) }
 			})
 			var sent int64
 			for sent == 0 {
 				p.Receive(&sent)
 			}
-			said := make(chan struct{})
+			printed := make(chan struct{})
 			go func() {
-				defer close(said)
+				defer close(printed)
 				for p.Out.Decode(&sent) == nil {
 				}
 			}()
@@ -164,9 +164,9 @@ func TestSprayer(t *testing.T) {
 				}
 			}
 			_ = p.Cmd.Process.Kill()
-			<-said
+			<-printed
 			p.Kill()
-			t.Logf("%d frames were sprayed; %d rounds", sent, v.honest.n.Load())
+			t.Logf("%d frames were sent; %d rounds", sent, v.honest.n.Load())
 			v.close()
 		})
 	}

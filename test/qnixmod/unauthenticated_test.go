@@ -25,7 +25,7 @@ func statistic(t *testing.T, nic int, file string) int {
 }
 
 // A host without the key makes no NIC run, however many datagrams it sends, and of whatever length.
-func TestStrangersDatagramsDoNotRunTheNIC(t *testing.T) {
+func TestUnauthenticatedDatagramsDoNotRunTheNIC(t *testing.T) {
 	const datagrams = 200
 	load(t, "nics=1 coordinates=7 key="+stormKey)
 	c, err := net.Dial("udp", "127.0.0.1:24911")

@@ -24,9 +24,9 @@ import (
 	"github.com/bywash/bywash/session"
 )
 
-// scribblerProgram is a peer that has the secret: it exchanges messages until all ways are mapped, and then
+// randomWriterProgram is a peer that has the secret: it exchanges messages until all ways are mapped, and then
 // writes what it likes into everything that it shares with the victim, while its messages go on.
-func scribblerProgram(in *json.Decoder, out *json.Encoder) error {
+func randomWriterProgram(in *json.Decoder, out *json.Encoder) error {
 	var k task
 	if err := in.Decode(&k); err != nil {
 		return err
@@ -57,7 +57,7 @@ func scribblerProgram(in *json.Decoder, out *json.Encoder) error {
 			_ = w.round(context.Background()) // its own session may break at any moment
 		}
 	}()
-	scribble(areas, rng)
+	writeRandomly(areas, rng)
 	return nil
 }
 
@@ -92,10 +92,10 @@ func sharedMemory(mine ...[]byte) (areas [][]byte, err error) {
 	return areas, nil
 }
 
-// scribble writes until this process is killed. Each life has a style of its own, as what is found out at once hides
+// writeRandomly writes until this process is killed. Each life has a style of its own, as what is found out at once hides
 // the rest: one area or all, words anywhere or at the beginning of cache lines, new words or such that keep the upper
 // bits of the old ones, which say what a word is.
-func scribble(areas [][]byte, rng *rand.Rand) {
+func writeRandomly(areas [][]byte, rng *rand.Rand) {
 	if rng.IntN(4) > 0 {
 		k := rng.IntN(len(areas))
 		for len(areas[k]) < 32<<10 && rng.IntN(4) > 0 { // a doorbell has little to say
@@ -167,7 +167,7 @@ func (g *guarded) check() error {
 // A peer that writes whatever it likes into everything that it shares with us, over each way of shm: this process
 // lives, writes nowhere but into what was posted for that peer, and exchanges messages with others; when the peer dies
 // everything of it ends, and nothing of it is left.
-func TestScribbler(t *testing.T) {
+func TestRandomWriter(t *testing.T) {
 	for _, way := range []struct {
 		path  string
 		arena bool
@@ -191,7 +191,7 @@ func TestScribbler(t *testing.T) {
 				var wg sync.WaitGroup
 				for range 2 {
 					k := rng.Uint64()
-					wg.Go(func() { v.scribbled(rails, way.arena, rand.New(rand.NewPCG(k, 14))) })
+					wg.Go(func() { v.writtenRandomly(rails, way.arena, rand.New(rand.NewPCG(k, 14))) })
 				}
 				wg.Wait()
 				for i := range fields {
@@ -205,17 +205,17 @@ func TestScribbler(t *testing.T) {
 					}
 				}
 			}
-			t.Logf("%d scribblers", rounds)
+			t.Logf("%d writers", rounds)
 			v.close()
 		})
 	}
 }
 
-// scribbled is the life of one scribbler.
-func (v *victim) scribbled(rails []session.Rail, arena bool, rng *rand.Rand) {
+// writtenRandomly lets one random writer live and die beside the honest peer.
+func (v *victim) writtenRandomly(rails []session.Rail, arena bool, rng *rand.Rand) {
 	t := v.tb
 	k := task{Rails: rails, Card: v.s.Card(), Seed: rng.Uint64(), Mine: 1, Arena: arena}
-	p := attack.Start(t, "scribbler", k)
+	p := attack.Start(t, "random writer", k)
 	defer p.Kill()
 	g := v.connect(p)
 	k.Mine = 0
@@ -235,13 +235,13 @@ func (v *victim) scribbled(rails []session.Rail, arena bool, rng *rand.Rand) {
 		t.Fatal("the attacker shares nothing with the victim: nothing is tested")
 	}
 	time.Sleep(time.Duration(20+rng.IntN(80)) * time.Millisecond) // the attack
-	v.goesOn("beside the scribbler")
+	v.goesOn("beside the random writer")
 	p.Kill()
 	cancel()
 	select {
 	case err := <-done:
 		if err != nil && !strings.Contains(err.Error(), errWrong.Error()) { // data of a hostile peer may be wrong
-			ended(t, "what was under way with the scribbler", err)
+			ended(t, "what was under way with the random writer", err)
 		}
 	case <-time.After(attack.MaxWait):
 		t.Fatalf("what was under way with a dead peer has not ended within %v", attack.MaxWait)

@@ -29,7 +29,7 @@ void *ncp_frame_reserve(struct ncp *ncp, struct ncp_nic *nic, u32 size)
 	return ncp_empty(&nic->behind) ? room(ncp, nic, size) : NULL;
 }
 
-void ncp_late_free(struct ncp *ncp, struct ncp_nic *nic)
+void ncp_output_free(struct ncp *ncp, struct ncp_nic *nic)
 {
 	while (!ncp_empty(&nic->behind)) {
 		struct ncp_message *m = ncp_first(&nic->behind, struct ncp_message, link);
@@ -73,7 +73,7 @@ static void header(const struct ncp *ncp, const struct ncp_nic *nic, u16 code, u
 }
 
 /* Sends a system message, whose payload ends at @end. */
-void ncp_say(struct ncp *ncp, struct ncp_nic *nic, u16 code, const u8 *payload, const u8 *end)
+void ncp_emit(struct ncp *ncp, struct ncp_nic *nic, u16 code, const u8 *payload, const u8 *end)
 {
 	u8 frame[sizeof(struct ncp_frame) + NCP_MAX_PAYLOAD];
 	u32 len = (u32)(end - payload), size = sizeof(struct ncp_frame) + len;
@@ -99,7 +99,7 @@ void ncp_say(struct ncp *ncp, struct ncp_nic *nic, u16 code, const u8 *payload, 
  * Sends a system message with @len bytes of the process @from behind its payload. Returns
  * false if that is not possible at once, or the bytes are not accessible.
  */
-bool ncp_say_with(struct ncp *ncp, struct ncp_nic *nic, u16 code, const u8 *payload,
+bool ncp_emit_with(struct ncp *ncp, struct ncp_nic *nic, u16 code, const u8 *payload,
 		  const u8 *end, struct ncp_process *from, struct ncp_map *map, u32 len)
 {
 	u32 n = (u32)(end - payload), size = sizeof(struct ncp_frame) + n + len, moved = 0;

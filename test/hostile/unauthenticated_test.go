@@ -75,8 +75,8 @@ func sortsOfDescriptors() (fds []int, free func()) {
 			fds = append(fds, fd)
 		}
 	}
-	add(unix.MemfdCreate("stranger", unix.MFD_CLOEXEC))
-	add(unix.MemfdCreate("stranger", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING))
+	add(unix.MemfdCreate("unauthenticated", unix.MFD_CLOEXEC))
+	add(unix.MemfdCreate("unauthenticated", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING))
 	add(unix.Eventfd(0, unix.EFD_CLOEXEC))
 	add(unix.EpollCreate1(unix.EPOLL_CLOEXEC))
 	add(unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC))
@@ -148,7 +148,7 @@ var houses = []struct {
 
 // A program that does not know the secret attacks each of our sockets, in each way (attack.Unauthenticated documents
 // what is asserted).
-func TestStranger(t *testing.T) {
+func TestUnauthenticated(t *testing.T) {
 	for _, h := range houses {
 		for _, way := range []string{"connections", "garbage", "slow bytes", "descriptors"} {
 			if way == "descriptors" && !h.unix {
@@ -227,7 +227,7 @@ func softnicTarget(t *testing.T, rng *rand.Rand) *attack.Target {
 		t.Skip(err)
 	}
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: the stranger is another user, who is admitted")
+		t.Skip("needs root: the process is another user, who is admitted")
 	}
 	dir, err := os.MkdirTemp("", "softnic")
 	if err != nil {
