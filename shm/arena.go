@@ -154,15 +154,11 @@ type exports struct {
 	cancel map[uint64]func()
 }
 
-func (x *exports) has(id uint64) bool {
+func (x *exports) all() []uint64 {
 	if l := x.ids.Load(); l != nil {
-		for _, v := range *l {
-			if v == id {
-				return true
-			}
-		}
+		return *l
 	}
-	return false
+	return nil
 }
 
 // show makes sure that the peer has received an arena, which the caller
@@ -170,7 +166,7 @@ func (x *exports) has(id uint64) bool {
 func (n *conn) show(a *driver.Arena) bool {
 	x := &n.exports
 	id := a.ID()
-	if x.has(id) {
+	if slices.Contains(x.all(), id) {
 		return true
 	}
 	if n.toSelf {
@@ -178,12 +174,9 @@ func (n *conn) show(a *driver.Arena) bool {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.has(id) {
+	ids := x.all()
+	if slices.Contains(ids, id) {
 		return true
-	}
-	var ids []uint64
-	if l := x.ids.Load(); l != nil {
-		ids = *l
 	}
 	if len(ids) >= maxArenas {
 		return false
@@ -211,10 +204,8 @@ func (n *conn) show(a *driver.Arena) bool {
 func (x *exports) remove(id uint64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if l := x.ids.Load(); l != nil {
-		ids := slices.DeleteFunc(slices.Clone(*l), func(v uint64) bool { return v == id })
-		x.ids.Store(&ids)
-	}
+	ids := slices.DeleteFunc(slices.Clone(x.all()), func(v uint64) bool { return v == id })
+	x.ids.Store(&ids)
 	delete(x.cancel, id)
 }
 

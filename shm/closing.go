@@ -4,6 +4,7 @@ package shm
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,19 +24,13 @@ const (
 	lastLook  = 256 * time.Millisecond // well below the dead time
 )
 
-// closer polls the closing connections. Its goroutine ends when there are none.
+// closer polls the closing connections, with pauses that grow until another one is added. Its goroutine ends when there
+// are none.
 type closer struct {
 	mu    sync.Mutex
-	list  []*closingConn
+	list  []func() bool // each ends a connection if its peer accesses nothing any more
 	awake bool          // the goroutine runs
 	added chan struct{} // something was
-}
-
-// closingConn is a connection that was closed on this side, and whose peer may still access its memory.
-type closingConn struct {
-	end  func() bool   // ends it if the peer accesses nothing any more
-	next time.Time     // when to call end
-	wait time.Duration // until the call after that
 }
 
 var closing = closer{added: make(chan struct{}, 1)}
@@ -43,7 +38,7 @@ var closing = closer{added: make(chan struct{}, 1)}
 func (l *closer) add(end func() bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.list = append(l.list, &closingConn{end: end, next: time.Now().Add(firstLook), wait: firstLook})
+	l.list = append(l.list, end)
 	if !l.awake {
 		l.awake = true
 		go l.run()
@@ -55,78 +50,33 @@ func (l *closer) add(end func() bool) {
 }
 
 func (l *closer) run() {
-	t := time.NewTimer(0)
-	defer t.Stop()
-	for {
+	for wait := firstLook; ; wait = min(2*wait, lastLook) {
 		select {
-		case <-t.C:
 		case <-l.added:
+			wait = firstLook
+			time.Sleep(wait)
+		case <-time.After(wait):
 		}
-		for _, e := range l.due(time.Now()) {
-			if e.end() {
-				l.remove(e)
-			}
-		}
-		if l.asleep() {
-			return
-		}
-		t.Reset(l.untilNext())
-	}
-}
-
-// due returns the connections to poll now. The time between two polls of a connection grows.
-func (l *closer) due(now time.Time) (due []*closingConn) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, e := range l.list {
-		if e.next.After(now) {
-			continue
-		}
-		e.wait = min(2*e.wait, lastLook)
-		e.next = now.Add(e.wait)
-		due = append(due, e)
-	}
-	return due
-}
-
-func (l *closer) remove(e *closingConn) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for i, x := range l.list {
-		if x == e {
-			l.list[i] = l.list[len(l.list)-1]
-			l.list[len(l.list)-1] = nil
-			l.list = l.list[:len(l.list)-1]
+		l.mu.Lock()
+		list := l.list
+		l.list = nil
+		l.mu.Unlock()
+		list = slices.DeleteFunc(list, func(end func() bool) bool { return end() })
+		l.mu.Lock()
+		l.list = append(list, l.list...)
+		l.awake = len(l.list) > 0
+		awake := l.awake
+		l.mu.Unlock()
+		if !awake {
 			return
 		}
 	}
-}
-
-// asleep reports whether the list is empty: the goroutine ends.
-func (l *closer) asleep() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.awake = len(l.list) > 0
-	return !l.awake
-}
-
-func (l *closer) untilNext() time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	next := time.Now().Add(lastLook)
-	for _, e := range l.list {
-		if e.next.Before(next) {
-			next = e.next
-		}
-	}
-	return max(time.Until(next), 0)
 }
 
 // closeLater keeps the memory of a closed connection until end succeeds.
 func (n *conn) closeLater(end func() bool) {
 	c := n.ctx
 	c.Mu.Lock()
-	c.closing++
 	count(c.old, n.peerInc, 1)
 	c.Mu.Unlock()
 	closing.add(func() bool {
@@ -134,13 +84,8 @@ func (n *conn) closeLater(end func() bool) {
 			return false
 		}
 		c.Mu.Lock()
-		c.closing--
 		count(c.old, n.peerInc, -1)
-		last := c.closing == 0 && c.released
 		c.Mu.Unlock()
-		if last {
-			c.unpin()
-		}
 		return true
 	})
 }

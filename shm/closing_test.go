@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -67,6 +68,31 @@ func TestHazardThatStaysSet(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A connection is being closed by one goroutine while another closes the context: regions stay pinned until the peer,
+// which is inside one, has left.
+func TestCloseBesideDisconnectKeepsRegions(t *testing.T) {
+	tables := regionTables(t)
+	c, err := query(t, driver.Small, nil).Open(driver.Attributes{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := c.(driver.Registrar).Register(make([]byte, 64), driver.RemoteWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := newFakePeer(t)
+	n := i.connect(c).(*small).conn
+	atomic.StoreUint64(&i.seg.ctl.side[1].hazard, uint64(r.(*region).index)+1)
+	before, _ := n.Conn.Close() // Disconnect has come as far as this
+	ends(t, 5*time.Second, "close", func() { _ = c.Close() })
+	if now := regionTables(t); now <= tables {
+		t.Error("the regions were released while the peer was inside one")
+	}
+	n.OnClose(before)
+	atomic.StoreUint64(&i.seg.ctl.side[1].hazard, 0)
+	within(t, 10*time.Second, "the memory is let go", func() bool { return regionTables(t) <= tables })
 }
 
 // regionTables counts the mapped tables of contexts.

@@ -267,10 +267,13 @@ func (n *conn) detach(old kit.State, sock *net.UnixConn) {
 		n.releasePeer()
 		n.ctx.Mu.Lock()
 		n.mu.Lock()
-		n.ctx.unguard(n.seg)
+		last := n.ctx.unguard(n.seg)
 		n.seg = nil
 		n.mu.Unlock()
 		n.ctx.Mu.Unlock()
+		if last {
+			n.ctx.unpin()
+		}
 		n.imports.close()
 		n.exports.close()
 		n.dropProcess()

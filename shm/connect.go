@@ -28,7 +28,7 @@ func (n *conn) connectSelf() {
 	}
 	seg.closeFD()
 	n.toSelf, n.asym = true, n.ctx.barrier
-	n.peerPage, n.remote = n.ctx.waits.page, n.ctx.regions.view()
+	n.peerPage, n.remote = n.ctx.waits.page, n.ctx.regions.mem
 	n.proc = &process{uid: uint32(os.Getuid()), pid: os.Getpid(), pidfd: -1}
 	seg.ctl.side[0].cma = cmaNo
 	if !n.up(seg) {
@@ -331,15 +331,10 @@ func (c *hostContext) match(a *pendingDialer) {
 	_ = send(a.sock, &message{kind: msgQueued}) // under mu: before any accept
 }
 
-// forget takes a connection off the list of those that wait for a dialer. The
-// The caller holds mu.
+// forget takes a connection off the list of those that wait for a dialer. The caller
+// holds mu.
 func (c *hostContext) forget(n *conn) {
-	list := slices.DeleteFunc(c.waiting[n.peerInc], func(x *conn) bool { return x == n })
-	if len(list) == 0 {
-		delete(c.waiting, n.peerInc)
-		return
-	}
-	c.waiting[n.peerInc] = list
+	remove(c.waiting, n.peerInc, n)
 }
 
 // answer sends accept with the memory of the connection. The caller holds mu.
@@ -367,11 +362,7 @@ func (c *hostContext) complete(a *pendingDialer) *conn {
 	c.Mu.Lock()
 	n, seg := a.conn, a.seg
 	a.over = true
-	if list := slices.DeleteFunc(c.arrived[a.hello.from], func(x *pendingDialer) bool { return x == a }); len(list) == 0 {
-		delete(c.arrived, a.hello.from)
-	} else {
-		c.arrived[a.hello.from] = list
-	}
+	remove(c.arrived, a.hello.from, a)
 	if (err != nil || seg == nil) && n != nil && n.State() == kit.StateConnecting {
 		// The dialer gave up: its place is the next one's.
 		if list := c.arrived[n.peerInc]; len(list) > 0 {

@@ -26,13 +26,10 @@ func (c *hostContext) beWatched(a *pendingDialer) {
 func (c *hostContext) unwatched(a *pendingDialer) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
-	from := a.hello.from
-	if list := slices.DeleteFunc(c.watched[from], func(x *pendingDialer) bool { return x == a }); len(list) > 0 {
-		c.watched[from] = list
+	remove(c.watched, a.hello.from, a)
+	if len(c.watched[a.hello.from]) > 0 {
 		c.requested()
-		return
 	}
-	delete(c.watched, from)
 }
 
 // requested reports a connect request to the user. The caller holds mu.

@@ -20,7 +20,6 @@ import (
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/internal/kit"
-	"github.com/bywash/bywash/internal/memfd"
 	"github.com/bywash/bywash/internal/rights"
 )
 
@@ -68,9 +67,8 @@ type hostContext struct {
 	onRequest      func()
 	pendingDialers pendingDialers
 	shown          map[*driver.Arena]int // that have regions in them
-	closing        int                   // connections whose peer still accesses memory of this process
 	old            map[uint64]int        // likewise, by peer
-	released       bool                  // the context is closed: the last closing connection unpins
+	released       bool                  // the context is closed: the last hazard pointer that goes unpins
 }
 
 // smallContext and largeContext give a context the methods of its track only.
@@ -141,21 +139,13 @@ func (c *hostContext) makeShared() error {
 	return c.regions.create()
 }
 
-// sharedMemory makes a memfd of fixed size and maps it.
+// sharedMemory makes a sealed memfd and maps it.
 func sharedMemory(name string, size int) (int, unsafe.Pointer, error) {
-	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	fd, err := newMemfd(name, int64(size), sizeSeals)
 	if err != nil {
-		return -1, nil, resourceError("memfd_create", err)
+		return -1, nil, err
 	}
-	p, err := func() (unsafe.Pointer, error) {
-		if err := memfd.Allocate(fd, int64(size)); err != nil {
-			return nil, resourceError("allocate shared memory", err)
-		}
-		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, sizeSeals); err != nil {
-			return nil, fmt.Errorf("seal shared memory: %w", err)
-		}
-		return mapShared(fd, size, unix.PROT_READ|unix.PROT_WRITE)
-	}()
+	p, err := mapShared(fd, size, unix.PROT_READ|unix.PROT_WRITE)
 	if err != nil {
 		unix.Close(fd)
 		return -1, nil, err
@@ -311,9 +301,9 @@ func (c *hostContext) release() {
 	c.waits.close()
 	c.Mu.Lock()
 	c.released = true
-	closing := c.closing > 0
+	last := len(c.hazards) == 0
 	c.Mu.Unlock()
-	if !closing {
+	if last {
 		c.unpin()
 	}
 	if c.pageFD >= 0 {

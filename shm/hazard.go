@@ -48,13 +48,15 @@ func (c *hostContext) guard(seg *segment, side int, gone func() bool) {
 	c.hazards[seg] = &hazardPointer{theirs: &seg.ctl.side[1-side], gone: gone}
 }
 
-// unguard unmaps a segment whose peer is outside. The caller holds mu.
-func (c *hostContext) unguard(seg *segment) {
+// unguard unmaps a segment whose peer is outside. It reports whether no peer can access the released context any more:
+// then the caller, who holds mu, calls unpin without it.
+func (c *hostContext) unguard(seg *segment) (last bool) {
 	delete(c.hazards, seg)
 	seg.unmap()
+	return c.released && len(c.hazards) == 0
 }
 
-// occupied reports whether a peer may be inside the region with this index, whose generation has been changed. The
+// occupied reports whether a peer may be inside the region with this index, whose generation has been changed.
 // The caller holds mu.
 func (c *hostContext) occupied(index int) bool {
 	for _, p := range c.hazards {

@@ -105,31 +105,20 @@ func (l *large) likelyPath() string {
 	return "ring"
 }
 
-// pathName names the way of a transfer by how each end reaches the other.
+// paths names the path of a transfer by how the sender reaches the receiver's memory, and the receiver the sender's: not
+// at all, in an arena, by cma.
+var paths = [3][3]string{
+	{"ring", "arena-get", "cma-get"},
+	{"arena-put", "arena-both", "arena-put+cma-get"},
+	{"cma-put", "cma-put+arena-get", "cma-both"},
+}
+
 func pathName(send, recv uint32) string {
-	// An end whose peer's arena had not arrived yet took no part.
-	send, recv = max(send, reachNone), max(recv, reachNone)
-	switch [2]uint32{send, recv} {
-	case [2]uint32{reachArena, reachArena}:
-		return "arena-both"
-	case [2]uint32{reachArena, reachNone}:
-		return "arena-put"
-	case [2]uint32{reachNone, reachArena}:
-		return "arena-get"
-	case [2]uint32{reachCMA, reachCMA}:
-		return "cma-both"
-	case [2]uint32{reachCMA, reachNone}:
-		return "cma-put"
-	case [2]uint32{reachNone, reachCMA}:
-		return "cma-get"
-	case [2]uint32{reachArena, reachCMA}:
-		return "arena-put+cma-get"
-	case [2]uint32{reachCMA, reachArena}:
-		return "cma-put+arena-get"
-	case [2]uint32{reachNone, reachNone}:
-		return "ring"
+	if send > reachCMA || recv > reachCMA {
+		return "copy"
 	}
-	return "copy"
+	// An end whose peer's arena had not arrived yet took no part.
+	return paths[max(send, reachNone)-reachNone][max(recv, reachNone)-reachNone]
 }
 
 // describe fills this end's line, but for the ticket.

@@ -98,39 +98,27 @@ func (l *large) SendPost(p *driver.Packet) error {
 	return nil
 }
 
-func (l *large) SendPoll(p *driver.Packet) (bool, error) {
-	if p.Driver.Phase == driver.Done {
-		return p.Driver.Outcome()
-	}
-	if !l.Enter() {
-		return l.ended(p, "send")
-	}
-	defer l.Leave()
-	t := &l.sends[p.Driver.Slot%transferSlots]
-	if t.p != p {
-		return true, l.fault("send poll", "%w: the packet is not posted here", driver.ErrInvalid)
-	}
-	l.progressSend(t)
-	if p.Driver.Phase != driver.Done {
-		l.progressOthers(p)
-		return false, nil
-	}
-	return p.Driver.Outcome()
-}
+func (l *large) SendPoll(p *driver.Packet) (bool, error) { return l.poll(p, "send", &l.sends) }
 
-func (l *large) RecvPoll(p *driver.Packet) (bool, error) {
+func (l *large) RecvPoll(p *driver.Packet) (bool, error) { return l.poll(p, "receive", &l.recvs) }
+
+func (l *large) poll(p *driver.Packet, op string, of *[transferSlots]transfer) (bool, error) {
 	if p.Driver.Phase == driver.Done {
 		return p.Driver.Outcome()
 	}
 	if !l.Enter() {
-		return l.ended(p, "receive")
+		return l.ended(p, op)
 	}
 	defer l.Leave()
-	t := &l.recvs[p.Driver.Slot%transferSlots]
+	t := &of[p.Driver.Slot%transferSlots]
 	if t.p != p {
-		return true, l.fault("receive poll", "%w: the packet is not posted here", driver.ErrInvalid)
+		return true, l.fault(op+" poll", "%w: the packet is not posted here", driver.ErrInvalid)
 	}
-	l.progressRecv(t)
+	if of == &l.sends {
+		l.progressSend(t)
+	} else {
+		l.progressRecv(t)
+	}
 	if p.Driver.Phase != driver.Done {
 		l.progressOthers(p)
 		return false, nil
@@ -141,10 +129,7 @@ func (l *large) RecvPoll(p *driver.Packet) (bool, error) {
 // ended answers a poll on a connection that was closed on this side, or is not established. What is posted is not given
 // back before the peer has left its memory.
 func (l *large) ended(p *driver.Packet, op string) (bool, error) {
-	switch p.Driver.Phase {
-	case driver.Done:
-		return p.Driver.Outcome()
-	case driver.Posted, driver.Canceling:
+	if p.Driver.Phase == driver.Posted || p.Driver.Phase == driver.Canceling {
 		if !l.free.Load() {
 			return false, nil
 		}

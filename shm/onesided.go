@@ -33,34 +33,27 @@ type opQueue struct {
 	moved       int // bytes of first
 }
 
-func (n *conn) PutPost(op *driver.Op) error { return n.postOp(op, opPut) }
+func (n *conn) PutPost(op *driver.Op) error { return n.postOp(op, kit.OpPut) }
 
-func (n *conn) GetPost(op *driver.Op) error { return n.postOp(op, opGet) }
+func (n *conn) GetPost(op *driver.Op) error { return n.postOp(op, kit.OpGet) }
 
-func (n *conn) AtomicPost(op *driver.Op) error { return n.postOp(op, opAtomic) }
+func (n *conn) AtomicPost(op *driver.Op) error { return n.postOp(op, kit.OpAtomic) }
 
-// Kinds of operation, kept in Op.Driver.Ticket.
-const (
-	opPut = iota
-	opGet
-	opAtomic
-)
-
+// By kind of operation, which Op.Driver.Ticket has.
 var (
-	opNames       = [...]string{"put", "get", "atomic"}
 	mappedPaths   = [...]string{"arena-put", "arena-get", "arena-atomic"}
 	attachedPaths = [...]string{"cma-put", "cma-get"}
 )
 
-func (n *conn) opError(kind uint64, err error) error { return n.Fault(opNames[kind], err) }
+func (n *conn) opError(kind kit.OpKind, err error) error { return n.Fault(kind.String(), err) }
 
-func (n *conn) postOp(op *driver.Op, kind uint64) error {
+func (n *conn) postOp(op *driver.Op, kind kit.OpKind) error {
 	if !n.Enter() {
-		return n.Failure(opNames[kind])
+		return n.Failure(kind.String())
 	}
 	defer n.Leave()
 	if n.State() != kit.StateUp {
-		return n.Failure(opNames[kind])
+		return n.Failure(kind.String())
 	}
 	if err := n.checkOp(op, kind); err != nil {
 		return n.opError(kind, err)
@@ -72,7 +65,7 @@ func (n *conn) postOp(op *driver.Op, kind uint64) error {
 			return n.Busy()
 		}
 	}
-	op.Driver = driver.OpState{Phase: driver.Posted, Ticket: kind}
+	op.Driver = driver.OpState{Phase: driver.Posted, Ticket: uint64(kind)}
 	if q.first == nil {
 		q.first = op
 	} else {
@@ -86,34 +79,13 @@ func (n *conn) postOp(op *driver.Op, kind uint64) error {
 	return nil
 }
 
-func (n *conn) checkOp(op *driver.Op, kind uint64) error {
+func (n *conn) checkOp(op *driver.Op, kind kit.OpKind) error {
 	r, ok := op.Remote.(*remoteRegion)
 	if !ok || r.conn != n {
 		return fmt.Errorf("%w: the region was not imported on this instance", driver.ErrRemoteKey)
 	}
-	if op.Driver.Phase != driver.Idle {
-		return fmt.Errorf("%w: the operation is posted already, or its outcome was not polled", driver.ErrInvalid)
-	}
-	size, need := len(op.Local), driver.RemoteWrite
-	switch kind {
-	case opGet:
-		need = driver.RemoteRead
-	case opAtomic:
-		size, need = op.Size, driver.RemoteAtomic
-		if size != 4 && size != 8 || op.Atomic > driver.CompareSwap {
-			return fmt.Errorf("%w: atomic %v of %d bytes", driver.ErrUnsupported, op.Atomic, size)
-		}
-	}
-	if r.entry.access&uint64(need) == 0 {
-		return driver.ErrAccess
-	}
-	if op.Offset < 0 || op.Offset > r.Len() || size > r.Len()-op.Offset {
-		return fmt.Errorf("%w: %d bytes at %d of %d", driver.ErrBounds, size, op.Offset, r.Len())
-	}
-	if kind == opAtomic && (r.entry.offset+uint64(op.Offset))%uint64(size) != 0 {
-		return fmt.Errorf("%w: atomic of %d bytes at offset %d", driver.ErrAlignment, size, op.Offset)
-	}
-	return nil
+	_, err := kit.CheckOp(op, kind, n.ctx.Props.Capabilities.OneSided, r.entry.offset)
+	return err
 }
 
 // progressOps carries out what is queued, up to opStep bytes.
@@ -134,7 +106,7 @@ func (n *conn) progressOps() {
 		q.first, q.moved = op.Driver.Next, 0
 		q.n--
 		if err != nil {
-			err = n.opError(op.Driver.Ticket, err)
+			err = n.opError(kit.OpKind(op.Driver.Ticket), err)
 		}
 		op.Driver = driver.OpState{Phase: driver.Done, Err: err}
 	}
@@ -143,11 +115,11 @@ func (n *conn) progressOps() {
 // step does a piece of the first operation under the protection of the hazard
 // word.
 func (n *conn) step(op *driver.Op, budget int) (k int, done bool, err error) {
-	r := op.Remote.(*remoteRegion)
+	r, kind := op.Remote.(*remoteRegion), kit.OpKind(op.Driver.Ticket)
 	atomic.StoreUint64(&n.mine.hazard, uint64(r.index)+1)
 	defer atomic.StoreUint64(&n.mine.hazard, 0)
 	if st := n.State(); st == kit.StateBroken || st == kit.StatePeerClosed {
-		return 0, true, n.Failure(opNames[op.Driver.Ticket])
+		return 0, true, n.Failure(kind.String())
 	}
 	if c := atomic.LoadUint32(&n.theirs.closed); c != closedNot {
 		return 0, true, refused(c)
@@ -159,17 +131,17 @@ func (n *conn) step(op *driver.Op, budget int) (k int, done bool, err error) {
 	if !known {
 		return 0, false, nil
 	}
-	if op.Driver.Ticket == opAtomic {
+	if kind == kit.OpAtomic {
 		if !mapped {
 			return 0, true, fmt.Errorf("%w: the peer's arena could not be mapped", driver.ErrUnsupported)
 		}
-		n.opPath = mappedPaths[opAtomic]
+		n.opPath = mappedPaths[kind]
 		// This side's CPU is as good as the peer's: the memory is one and the same.
 		old := op.Atomic.Apply(unsafe.Add(mem, op.Offset), op.Size, op.Operand, op.Compare)
 		if op.Result = 0; op.Fetch {
 			op.Result = old
 		}
-		n.Tally.Atomics.Add(1)
+		n.Tally.CountOp(kind)
 		return 8, true, nil
 	}
 	moved := n.oneSided.moved
@@ -179,11 +151,8 @@ func (n *conn) step(op *driver.Op, budget int) (k int, done bool, err error) {
 			return 0, true, err
 		}
 	}
-	done = moved+len(b) == len(op.Local)
-	if done && op.Driver.Ticket == opPut {
-		n.Tally.Puts.Add(1)
-	} else if done {
-		n.Tally.Gets.Add(1)
+	if done = moved+len(b) == len(op.Local); done {
+		n.Tally.CountOp(kind)
 	}
 	return len(b), done, nil
 }
@@ -191,7 +160,7 @@ func (n *conn) step(op *driver.Op, budget int) (k int, done bool, err error) {
 // access copies b to or from the region.
 func (n *conn) access(op *driver.Op, b []byte, mem unsafe.Pointer, mapped bool, off int) error {
 	r := op.Remote.(*remoteRegion)
-	put := op.Driver.Ticket == opPut
+	put := kit.OpKind(op.Driver.Ticket) == kit.OpPut
 	if mapped {
 		n.opPath = mappedPaths[op.Driver.Ticket]
 		remote := unsafe.Slice((*byte)(unsafe.Add(mem, off)), len(b))
@@ -239,9 +208,9 @@ func (n *conn) reach(r *remoteRegion) (mem unsafe.Pointer, known, mapped bool) {
 func (n *conn) OpPoll(op *driver.Op) (bool, error) {
 	if op.Driver.Phase == driver.Posted {
 		if !n.Enter() {
-			kind := op.Driver.Ticket
+			kind := kit.OpKind(op.Driver.Ticket)
 			op.Driver = driver.OpState{}
-			return true, n.Failure(opNames[kind])
+			return true, n.Failure(kind.String())
 		}
 		n.progressOps()
 		n.Leave()
@@ -253,7 +222,7 @@ func (n *conn) OpPoll(op *driver.Op) (bool, error) {
 	case driver.Posted:
 		return false, nil
 	}
-	return true, n.opError(opPut, fmt.Errorf("%w: the operation is not posted", driver.ErrInvalid))
+	return true, n.opError(kit.OpPut, fmt.Errorf("%w: the operation is not posted", driver.ErrInvalid))
 }
 
 func (n *conn) Flush(ctx context.Context) error {

@@ -127,13 +127,17 @@ func (c *hostContext) enlist(a *pendingDialer) (code uint32) {
 // delist removes a dialer that has proved the secret or has ended. The caller holds mu.
 func (c *hostContext) delist(a *pendingDialer) {
 	v := &c.pendingDialers
-	list := v.unproven[a.user]
-	if k := slices.Index(list, a); k < 0 {
+	if !slices.Contains(v.unproven[a.user], a) {
 		count(v.leaving, a.user, -1)
-	} else if list = slices.Delete(list, k, k+1); len(list) == 0 {
-		delete(v.unproven, a.user)
-	} else {
-		v.unproven[a.user] = list
+		return
+	}
+	remove(v.unproven, a.user, a)
+}
+
+// remove takes x out of a list in a map, which has no empty lists.
+func remove[K, T comparable](m map[K][]T, key K, x T) {
+	if m[key] = slices.DeleteFunc(m[key], func(y T) bool { return y == x }); len(m[key]) == 0 {
+		delete(m, key)
 	}
 }
 

@@ -65,8 +65,6 @@ func (t *regionTable) create() error {
 	return sealSeals(fd)
 }
 
-func (t *regionTable) view() *regionView { return t.mem }
-
 // revoke makes all keys invalid.
 func (t *regionTable) revoke() {
 	t.mu.Lock()

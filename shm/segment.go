@@ -91,23 +91,32 @@ func segmentFileSize(large bool) int64 {
 	return n
 }
 
-// createSegment makes the memory of a connection. It is allocated at once, so
-// that a lack of memory is an error here and not a fault later.
+// createSegment makes the memory of a connection.
 func createSegment(large bool) (*segment, error) {
-	fd, err := unix.MemfdCreate("bywash-shm", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	fd, err := newMemfd("bywash-shm", segmentFileSize(large), sizeSeals|unix.F_SEAL_SEAL)
 	if err != nil {
-		return nil, resourceError("memfd_create", err)
-	}
-	size := segmentFileSize(large)
-	if err := memfd.Allocate(fd, size); err != nil {
-		unix.Close(fd)
-		return nil, resourceError(fmt.Sprintf("allocate %d bytes of shared memory", size), err)
-	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, sizeSeals|unix.F_SEAL_SEAL); err != nil {
-		unix.Close(fd)
-		return nil, fmt.Errorf("seal shared memory: %w", err)
+		return nil, err
 	}
 	return mapSegment(fd, large)
+}
+
+// newMemfd makes a memfd of fixed size. It is allocated at once, so that a lack of memory is an error here and not
+// a fault later.
+func newMemfd(name string, size int64, seals int) (int, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return -1, resourceError("memfd_create", err)
+	}
+	if err = memfd.Allocate(fd, size); err != nil {
+		err = resourceError(fmt.Sprintf("allocate %d bytes of shared memory", size), err)
+	} else if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		err = fmt.Errorf("seal shared memory: %w", err)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
 }
 
 // sizeSeals keep a peer from shrinking what we have mapped, which would turn
