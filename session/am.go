@@ -18,7 +18,6 @@ type Active struct {
 type actives struct {
 	handlers [256]func(*Gate, *Active)
 	running  int             // handlers
-	done     chan struct{}   // receives when the last of them has returned
 	budget   int             // bytes of long messages that may still arrive
 	waiting  []waitingActive // long messages that wait for memory
 	resumed  []*Gate         // gates from which nothing was taken while a handler ran
@@ -163,16 +162,6 @@ func (g *Gate) activeMsg(o *ActiveOut, copied bool) (*outMsg, bool) {
 	return msg, copied
 }
 
-// stopped counts a handler that has returned.
-func (s *Session) stopped() {
-	if s.active.running--; s.active.running == 0 && s.closed {
-		select {
-		case s.active.done <- struct{}{}:
-		default:
-		}
-	}
-}
-
 // active calls the handler, without the lock. While the handler runs, nothing is taken from the gate and the link is
 // not released.
 func (l *link) active(h *header.Header, extra, data []byte) bool {
@@ -203,7 +192,7 @@ func (l *link) active(h *header.Header, extra, data []byte) bool {
 			s.callers.leader = leader
 		}
 	}
-	s.stopped()
+	s.active.running--
 	if l.g.active.due != nil || l.dead || len(l.g.links) > 1 { // a probe may have reported another rail while the handler ran
 		l.g.handled()
 	} else {

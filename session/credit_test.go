@@ -157,6 +157,37 @@ func TestContextEndsTheWaitForCredit(t *testing.T) {
 	}
 }
 
+// A message that needs no credit leaves when the one before it, which waits for credit, is taken back: no other call has
+// to push it.
+func TestCancelLetsTheNextMessageLeave(t *testing.T) {
+	s := joinAll(t, 2, smallBudget)
+	ctx := deadline(t)
+	arrived := make(chan struct{})
+	s[1].Handle(1, func(*session.Gate, *session.Active) { close(arrived) })
+	g := s[0].Gate(1)
+	over, end := context.WithCancel(ctx)
+	ended := make(chan error)
+	go func() {
+		for b := make([]byte, 300); ; {
+			if err := g.Send(over, 1, b); err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	eventually(t, "a message waits for credit", func() bool { return s[1].Stats().Stalls > 0 && g.Waiting() > 0 })
+	if _, err := g.AM(1, nil, []byte("behind")); err != nil {
+		t.Fatal(err)
+	}
+	end()
+	<-ended
+	select {
+	case <-arrived:
+	case <-ctx.Done():
+		t.Error("the active message waits behind a message that was taken back")
+	}
+}
+
 // A peer that sends more than its credit loses the connection with an error that names the limit.
 func TestMessagesBeyondCreditEndTheGate(t *testing.T) {
 	for _, kind := range []header.Kind{header.Eager, header.Sync, header.RTS} {

@@ -123,6 +123,37 @@ func TestCloseWaitsForHandlers(t *testing.T) {
 	}
 }
 
+// Of two calls of Close one closes and the other fails at once, also while a handler runs.
+func TestConcurrentClose(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	in, out := make(chan struct{}), make(chan struct{})
+	s[1].Handle(1, func(*session.Gate, *session.Active) {
+		close(in)
+		<-out
+	})
+	if _, err := s[0].Gate(1).AM(1, nil, []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	<-in
+	ctx := deadline(t)
+	closed := make(chan error, 2)
+	for range 2 {
+		go func() { closed <- s[1].Close(ctx) }()
+	}
+	select {
+	case err := <-closed:
+		if !errors.Is(err, session.ErrClosed) {
+			t.Errorf("the other Close: %v, want %v", err, session.ErrClosed)
+		}
+	case <-ctx.Done():
+		t.Error("both calls wait")
+	}
+	close(out)
+	if err := <-closed; err != nil {
+		t.Error("Close: ", err)
+	}
+}
+
 // Operations that wait for a driver to give memory back end as well when the session is closed.
 func TestCloseEndsWhatDriversHold(t *testing.T) {
 	ctx := deadline(t)

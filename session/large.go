@@ -538,6 +538,7 @@ func (s *Session) withdraw(o *outgoing) bool {
 		g.sendControl(msg)
 	}
 	o.unfetch()
+	g.unblock()
 	g.activeSent(o)
 	o.req.out = nil
 	o.nextFree, s.spare.outs = s.spare.outs, o

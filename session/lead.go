@@ -259,8 +259,8 @@ func (r *Request) await(ctx context.Context) error {
 		z.rests = false
 		s.awake()
 	}
-	if z.promoted && (r.done || ended) && s.callers.leader == nil { // another one is to lead
-		s.promote()
+	if z.promoted && (r.done || ended) && s.callers.leader == nil && !s.promote() {
+		s.handOver() // this one was to lead, and there is no other
 	}
 	z.promoted = false
 	switch {

@@ -212,7 +212,7 @@ func (s *Session) handleLong(u *unexpected) {
 		s.mu.unlock()
 		f(g, &u.now)
 		s.mu.lock()
-		s.stopped()
+		s.active.running--
 	}
 	g.handled()
 	g.active.in--

@@ -368,6 +368,10 @@ func TestDeregisterOutlastsAPauseThatFails(t *testing.T) {
 	}
 }
 
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
 func TestDumpNamesWhatIsUnderWay(t *testing.T) {
 	s := joinAll(t, 2, nil)
 	r, err := s[0].Gate(1).Isend(1, make([]byte, 1<<20))
@@ -378,7 +382,11 @@ func TestDumpNamesWhatIsUnderWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	if err := s[0].Dump(&b); err != nil {
+	callsBack := writerFunc(func(p []byte) (int, error) {
+		s[0].Stats()
+		return b.Write(p)
+	})
+	if err := s[0].Dump(callsBack); err != nil {
 		t.Fatal(err)
 	}
 	for _, part := range []string{"1048576 bytes", " 0 attempts refused"} {

@@ -89,7 +89,7 @@ func (s *Session) dropOut(o *outgoing) {
 	}
 }
 
-// unblock has the backlog pushed again, which may have waited for an answer of the peer.
+// unblock has the backlog pushed again: its head may have waited for an answer of the peer, or was taken back.
 func (g *Gate) unblock() {
 	if g.queues.backlog.n > 0 {
 		g.markBusy()

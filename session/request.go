@@ -191,6 +191,7 @@ func (s *Session) cancel(r *Request) bool {
 				}
 			}
 			s.recycle(msg)
+			g.unblock() // the next one may need no credit
 			return true
 		}
 	}
@@ -216,6 +217,7 @@ func (o *Op) undo(s *Session) bool {
 			}
 		}
 		s.oneSided.ops.remove(o.id)
+		g.unblock()
 	}
 	s.removeOp(o)
 	g.ops.live--

@@ -125,7 +125,7 @@ func Join(ctx context.Context, cfg Config) (*Session, error) {
 		cfg: cfg, launcher: launcher{job: job, own: own}, rank: job.Rank(), size: job.Size(),
 		links: make(map[driver.Instance]*link), table: match.New(), wanted: make(chan struct{}, 1),
 		oneSided: oneSided{regions: make(map[uint64]*Region)},
-		active:   actives{budget: cfg.Unexpected, done: make(chan struct{}, 1)},
+		active:   actives{budget: cfg.Unexpected},
 		callers:  callers{batch: minBatch},
 	}
 	s.credit.pool = credit.Pool{Bytes: cfg.Unexpected, Messages: maxUnexpected, PeerMessages: maxUnexpectedOfPeer}
@@ -260,10 +260,10 @@ func (s *Session) leave() {
 // because a living peer accesses it, fails as soon as the driver can. Messages that have arrived and were not received
 // are lost. Close also waits for running handlers, even after ctx has ended, as it frees the memory that they read; a
 // handler must not call it. If rank 0 serves the rendezvous, its Close blocks until the other ranks have closed or ctx
-// ends.
+// ends. A second call fails with ErrClosed, also while the first one waits.
 func (s *Session) Close(ctx context.Context) error {
 	s.mu.lock()
-	if s.closed {
+	if s.closed || s.closing {
 		s.mu.unlock()
 		return &Error{Peer: -1, Op: "close", Err: ErrClosed}
 	}
@@ -294,12 +294,8 @@ func (s *Session) Close(ctx context.Context) error {
 		s.watch.timer.Stop()
 	}
 	s.table.CancelAll(func(r *match.Receive) { s.complete(r.User.(*Request), ErrClosed) })
-	for s.active.running > 0 {
-		s.leave()
-		<-s.active.done
-		s.mu.lock()
-	}
 	s.leave()
+	_ = s.await(context.Background(), func() bool { return s.active.running == 0 })
 	s.release()
 	if !s.awaitDrivers(ctx.Done()) {
 		go s.awaitDrivers(nil)
