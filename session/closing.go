@@ -1,6 +1,8 @@
 package session
 
 import (
+	"slices"
+
 	"github.com/bywash/bywash/session/internal/header"
 	"github.com/bywash/bywash/session/internal/rdv"
 )
@@ -44,7 +46,7 @@ func (g *Gate) tryClose() {
 		g.holdBack()
 	}
 	if !g.close.sent.bye {
-		if g.pausing.state == pauseSent && !g.drained() || g.pausing.state == notPaused && (g.queued() > 0 || g.engaged()) {
+		if g.queued() > 0 || g.engaged() || g.pausing.state == pauseSent && !g.pausing.received {
 			return
 		}
 		g.state, g.close.sent.bye, g.credit.grantDue = gateClosing, true, false
@@ -100,8 +102,8 @@ func (g *Gate) leave() bool {
 		g.state, g.close.sent.leave = gateClosing, true
 		msg, _ := g.s.control(header.Header{Kind: header.Leave}, nil)
 		g.dispatch(msg)
-		g.s.refuseUnexpected(g)
-		g.dropWaitingActives(anyActive)
+		g.s.dropUnexpected(g) // the sender is notified by Leave
+		g.dropWaitingActives(nil)
 	}
 	return g.close.seen.leave
 }
@@ -127,19 +129,12 @@ func (g *Gate) unmatched() bool {
 
 // opsWait reports whether one-sided operations of this gate have not begun yet.
 func (g *Gate) opsWait() bool {
-	wait := false
-	for _, o := range g.s.oneSided.live {
-		wait = wait || o.g == g && !o.started
-	}
-	return wait
+	return slices.ContainsFunc(g.s.oneSided.live, func(o *Op) bool { return o.g == g && !o.started })
 }
 
 // engaged reports whether a transfer or an operation has begun that this connection has to finish.
 func (g *Gate) engaged() bool {
-	begun := g.in.first != nil
-	for _, o := range g.s.oneSided.live {
-		begun = begun || o.g == g && o.started
-	}
+	begun := g.in.first != nil || slices.ContainsFunc(g.s.oneSided.live, func(o *Op) bool { return o.g == g && o.started })
 	g.s.transfers.outs.each(func(_ uint64, o *outgoing) { begun = begun || o.g == g && (o.Matched() || o.releasing) })
 	return begun
 }
@@ -155,7 +150,6 @@ func (g *Gate) refuse() {
 		}
 	}
 	g.park(true)
-	g.parkPosted(true)
 	s.transfers.syncs.each(func(id uint64, r *Request) {
 		if r.g == g && !r.parked {
 			s.dropSync(id, r)
@@ -164,7 +158,6 @@ func (g *Gate) refuse() {
 		}
 	})
 	s.refuseLong(g)
-	g.parkPosted(false)
 	g.park(false)
 }
 
@@ -176,12 +169,9 @@ func (g *Gate) holdBack() {
 	for msg := g.queues.backlog.pop(); msg != nil; msg = g.queues.backlog.pop() {
 		behind = behind || msg.needsReply()
 		kind := header.Kind(msg.buf[0])
-		switch { // a copy, for another rail, of a message that needs a reply belongs to this connection
-		case !behind, !msg.needsReply() && kind != header.Eager && kind != header.AM:
-			rest.push(msg)
+		if !behind || !msg.needsReply() && kind != header.Eager && kind != header.AM {
+			rest.push(msg) // a copy, for another rail, of a message that needs a reply belongs to this connection
 			continue
-		case msg.needsReply():
-			g.live--
 		}
 		if msg.out != nil {
 			msg.out.releaseMemory() // its memory is registered with this connection's rails
@@ -192,28 +182,13 @@ func (g *Gate) holdBack() {
 	g.close.askedNext = g.close.askedNext || g.close.asked // they were sent before Disconnect
 }
 
-// park marks the messages that wait for the next connection, or behind a long active message: they do not fail with
-// this connection.
+// park marks the messages that wait for the next connection, or behind a long active message, or that the driver, which
+// uses their memory, has not sent yet: they do not fail with this connection.
 func (g *Gate) park(on bool) {
 	g.s.park(g.queues.later.first, on)
 	g.s.park(g.active.queue.first, on)
-}
-
-// parkPosted marks messages that the driver has not sent yet. It still uses their memory.
-func (g *Gate) parkPosted(on bool) {
 	for _, l := range g.links {
-		for msg := l.sending.first; msg != nil; msg = msg.next {
-			if r, ok := g.s.transfers.syncs.get(msg.sync); ok && msg.sync != 0 {
-				r.parked = on
-			}
-			if msg.out == nil {
-				continue
-			}
-			// Look it up by id, because the message may be over and its record reused.
-			if o, ok := g.s.transfers.outs.get(header.Uint64(msg.buf[header.Size:])); ok && o == msg.out {
-				o.parked = on
-			}
-		}
+		g.s.park(l.sending.first, on)
 	}
 }
 
@@ -244,7 +219,6 @@ func (g *Gate) finish() {
 	}
 	if later.n > 0 || g.wanted() {
 		g.queues.backlog = later
-		g.live += g.queues.backlog.needingReply()
 		g.connect()
 		g.close.asked = leave || s.closing
 		g.markBusy()
@@ -254,10 +228,10 @@ func (g *Gate) finish() {
 // park marks the requests of queued messages that wait for the next connection: they do not fail when this one ends.
 func (s *Session) park(msg *outMsg, on bool) {
 	for ; msg != nil; msg = msg.next {
-		if msg.out != nil {
-			msg.out.parked = on
+		if o, ok := s.transfers.outs.get(msg.id); ok && o == msg.out { // else it is over, and its record reused
+			o.parked = on
 		}
-		if r, ok := s.transfers.syncs.get(msg.sync); ok && msg.sync != 0 {
+		if r, ok := s.transfers.syncs.get(msg.sync); ok {
 			r.parked = on
 		}
 	}

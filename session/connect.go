@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 
@@ -214,12 +215,10 @@ func enoughFiles() error {
 
 // requestedByDriver reports whether a driver itself sends the peer a connect request.
 func requestedByDriver(links []*link) bool {
-	for _, l := range links {
-		if _, ok := l.nic.small.(driver.ConnectRequestReceiver); ok {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(links, func(l *link) bool {
+		_, ok := l.nic.small.(driver.ConnectRequestReceiver)
+		return ok
+	})
 }
 
 // connect begins the connections of a rail.

@@ -34,26 +34,6 @@ func (s *Session) takeBack(l *link, msg *outMsg, err error) {
 	l.sending.push(msg)
 }
 
-// inDrivers returns how many transfers and operations of the ended connection drivers have not given back. Each ends,
-// and is counted down, when they do.
-func (g *Gate) inDrivers() (n int) {
-	s := g.s
-	s.transfers.outs.each(func(_ uint64, o *outgoing) {
-		if o.g == g && !o.parked {
-			n++
-		}
-	})
-	for in := g.in.first; in != nil; in = in.after {
-		n++
-	}
-	for _, o := range s.oneSided.live {
-		if o.g == g {
-			n++
-		}
-	}
-	return n
-}
-
 // releaseLink disconnects a dead link once its drivers use none of its packets and pieces. Until then it is called
 // again: when the last piece ends, or by pollUnreleased. It reports whether the link is released.
 func (s *Session) releaseLink(l *link) bool {
@@ -108,7 +88,11 @@ func (s *Session) pollUnreleased() bool {
 			}
 			moved = true
 			l.sending.pop()
-			s.msgReclaimed(l, msg)
+			if l.endErr == nil {
+				s.msgSent(msg) // Gate.relay holds a copy
+			} else {
+				s.msgFailed(msg, l.endErr)
+			}
 		}
 		if !s.releaseLink(l) {
 			continue
@@ -128,15 +112,6 @@ func (s *Session) pollUnreleased() bool {
 		}
 	}
 	return moved
-}
-
-// msgReclaimed ends a message that the driver of a dead link has given back.
-func (s *Session) msgReclaimed(l *link, msg *outMsg) {
-	if l.endErr == nil {
-		s.msgSent(msg) // Gate.relay holds a copy
-		return
-	}
-	s.msgFailed(msg, l.endErr)
 }
 
 // awaitDrivers waits, after the drivers' contexts are closed, until they have given back all posted packets, so that

@@ -35,8 +35,8 @@ func (s *Session) dump() string {
 		if g == nil || g.state == gateIdle && g.queues.backlog.n+g.queues.later.n == 0 {
 			continue
 		}
-		line("gate %d (rank %d): %s, %d in progress, %d waiting, %d for the next connection, leaving %v, bye sent %v seen %v, error %v",
-			g.index, g.rank, gateStates[g.state], g.live, g.queues.backlog.n, g.queues.later.n,
+		line("gate %d (rank %d): %s, %d waiting, %d for the next connection, leaving %v, bye sent %v seen %v, error %v",
+			g.index, g.rank, gateStates[g.state], g.queues.backlog.n, g.queues.later.n,
 			g.close.asked, g.close.sent.bye, g.close.seen.bye, g.err)
 		for _, l := range g.links {
 			line("  rail %d: %s %s, %d in the driver, %d pieces", l.rail, l.nic.Driver, l.nic.Device, l.sending.n, l.pieces)

@@ -118,6 +118,6 @@ func (s *Session) failNoSenders() bool {
 	if err == nil {
 		return false
 	}
-	s.table.CancelAny(func(r *match.Receive) { s.complete(r.User.(*Request), err) })
+	s.table.CancelFrom(match.Any, func(r *match.Receive) { s.complete(r.User.(*Request), err) })
 	return true
 }

@@ -105,7 +105,7 @@ func (s *Session) Pending() string {
 	count("regions", len(s.oneSided.regions))
 	for _, g := range s.gates {
 		if g != nil && g.state != gateUp {
-			count("links, operations and others of a gate that is not connected", len(g.links)+g.ops.live+g.live+len(g.pausing.postponed)+g.queues.backlog.n+g.queues.later.n)
+			count("links, operations and others of a gate that is not connected", len(g.links)+g.ops.live+len(g.pausing.postponed)+g.queues.backlog.n+g.queues.later.n)
 		}
 	}
 	for _, l := range s.links {

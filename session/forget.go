@@ -2,6 +2,7 @@ package session
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/bywash/bywash/session/internal/match"
 )
@@ -49,10 +50,8 @@ func (g *Gate) remove() {
 
 // place is the number of a new gate.
 func (s *Session) place() int {
-	for i := s.size; i < len(s.gates); i++ {
-		if s.gates[i] == nil {
-			return i
-		}
+	if i := slices.Index(s.gates[s.size:], nil); i >= 0 {
+		return s.size + i
 	}
 	s.gates = append(s.gates, nil)
 	return len(s.gates) - 1

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/bywash/bywash/driver"
@@ -36,7 +37,6 @@ type Gate struct {
 	lead    *link    // carries short messages
 	clear   bool     // lead takes messages now
 	relay   failover // of a gate with several rails
-	live    int      // long messages, acknowledgements and operations in progress
 	dialing dialing
 	close   closeState
 	pausing pausing
@@ -180,12 +180,7 @@ func (l *link) down(err error) {
 
 // others reports whether the gate has another rail that works.
 func (g *Gate) others(l *link) bool {
-	for _, x := range g.links {
-		if x != l && !x.dead {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(g.links, func(x *link) bool { return x != l && !x.dead })
 }
 
 // lost removes a rail while there are others, which carry its messages from then on.
@@ -284,9 +279,9 @@ func (g *Gate) drop(err error) {
 	})
 	s.dropOps(g, err)
 	s.dropUnexpected(g)
-	g.dropWaitingActives(anyActive)
+	g.dropWaitingActives(nil)
 	g.endCredit()
-	g.live, g.ops.unanswered = g.inDrivers(), 0
+	g.ops.unanswered = 0
 	for _, l := range links {
 		s.releaseLink(l)
 	}
@@ -300,15 +295,12 @@ func (g *Gate) failReceives(err error) {
 
 // enqueue sends a message of the program. While the connection is being closed, it queues the message for the next
 // one.
-func (g *Gate) enqueue(msg *outMsg) bool {
+func (g *Gate) enqueue(msg *outMsg) {
 	if g.state == gateClosing || g.queues.later.n > 0 {
 		g.queues.later.push(msg)
-		return false
+		return
 	}
-	if msg.needsReply() {
-		g.live++
-	}
-	return g.dispatch(msg)
+	g.dispatch(msg)
 }
 
 // ready reports whether something can be sent.

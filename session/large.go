@@ -46,7 +46,6 @@ type incoming struct {
 	req      *Request
 	g        *Gate
 	peer     uint64 // id of the sending half
-	tag      uint64
 	total    int
 	want     int
 	mode     rdv.Mode
@@ -233,13 +232,12 @@ func (s *Session) receiveLong(r *Request, g *Gate, h *header.Header, req *header
 	s.stats.Long++
 	l := g.lead
 	in := s.newIncoming()
-	in.req, in.g, in.peer, in.tag, in.total = r, g, req.ID, tag, int(req.Total)
+	in.req, in.g, in.peer, in.total = r, g, req.ID, int(req.Total)
 	in.want = min(in.total, r.room())
 	in.id = s.transfers.ins.add(in)
 	g.addIn(in)
 	g.charge(incomingCost)
 	r.in = in
-	g.live++
 	offered := rdv.Set(req.Modes)
 	if !contiguous(r.layout) {
 		offered &^= rdv.Set(0).With(rdv.Put).With(rdv.Get)
@@ -479,11 +477,8 @@ func (s *Session) repost(r *Request) {
 	}
 }
 
-// ended counts down the transfers that a closing gate waits for.
+// ended continues closing, which may have waited for a transfer or an operation that has ended.
 func (g *Gate) ended() {
-	if g.live > 0 {
-		g.live--
-	}
 	if g.closing() {
 		g.markBusy()
 	}
@@ -526,9 +521,6 @@ func (s *Session) withdraw(o *outgoing) bool {
 		if msg := q.remove(func(msg *outMsg) bool { return msg.out == o }); msg != nil {
 			s.recycle(msg)
 			queued = true
-			if q != &g.queues.backlog {
-				g.live++ // ended counts it down
-			}
 		}
 	}
 	if !queued {

@@ -39,15 +39,15 @@ type activeState struct {
 }
 
 // enqueueActive sends an active message, or queues it behind a long one. Urgent short ones do not wait.
-func (g *Gate) enqueueActive(msg *outMsg) bool {
+func (g *Gate) enqueueActive(msg *outMsg) {
 	if (g.active.out != nil || g.active.queue.n > 0) && !(msg.urgent && msg.out == nil) {
 		g.active.queue.insert(msg)
-		return false
+		return
 	}
 	if msg.out != nil {
 		g.active.out = msg.out
 	}
-	return g.enqueue(msg)
+	g.enqueue(msg)
 }
 
 // activeSent sends the active messages that waited for o, if o is the long active message in progress.
@@ -145,17 +145,15 @@ func (s *Session) dropWaitingActive(i int) {
 	s.active.waiting = slices.Delete(s.active.waiting, i, i+1)
 }
 
-// dropWaitingActives removes those of the peer's long active messages that wait for memory for which f holds.
+// dropWaitingActives removes those of the peer's long active messages that wait for memory for which
+// f holds; nil holds for all.
 func (g *Gate) dropWaitingActives(f func(*waitingActive) bool) {
 	for i := len(g.s.active.waiting) - 1; i >= 0 && g.active.waiting > 0; i-- {
-		if w := &g.s.active.waiting[i]; w.g == g && f(w) {
+		if w := &g.s.active.waiting[i]; w.g == g && (f == nil || f(w)) {
 			g.s.dropWaitingActive(i)
 		}
 	}
 }
-
-// anyActive is for dropWaitingActives.
-func anyActive(*waitingActive) bool { return true }
 
 // activeEnded ends the reception of a long active message: its handler is called, when the lock is given up, or its
 // memory given back.

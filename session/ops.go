@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"github.com/bywash/bywash/driver"
@@ -223,7 +224,6 @@ func (g *Gate) operate(name string, what uint8, remote *Remote, off int, buf []b
 	r.g, r.remote = g, true
 	o.req = r
 	g.ops.live++
-	g.live++
 	g.fenced(o)
 	s.oneSided.live = append(s.oneSided.live, o)
 	if g.state == gateIdle {
@@ -236,12 +236,9 @@ func (g *Gate) operate(name string, what uint8, remote *Remote, off int, buf []b
 }
 
 func (s *Session) removeOp(o *Op) {
-	for i := len(s.oneSided.live) - 1; i >= 0; i-- {
-		if s.oneSided.live[i] == o {
-			s.oneSided.live = append(s.oneSided.live[:i], s.oneSided.live[i+1:]...)
-			o.g.unfenced(o)
-			return
-		}
+	if i := slices.Index(s.oneSided.live, o); i >= 0 {
+		s.oneSided.live = slices.Delete(s.oneSided.live, i, i+1)
+		o.g.unfenced(o)
 	}
 }
 

@@ -84,16 +84,6 @@ func (q *outQueue) pop() *outMsg {
 // needsReply reports whether the message, a synchronous message or an RTS, is over only when the peer has answered.
 func (msg *outMsg) needsReply() bool { return msg.out != nil || msg.sync != 0 }
 
-// needingReply returns how many messages of the queue need a reply.
-func (q *outQueue) needingReply() (n int) {
-	for msg := q.first; msg != nil; msg = msg.next {
-		if msg.needsReply() {
-			n++
-		}
-	}
-	return n
-}
-
 // insert appends a message; an urgent one goes before the messages that are not.
 func (q *outQueue) insert(msg *outMsg) {
 	if !msg.urgent || q.n == 0 || q.last.urgent {
@@ -212,22 +202,21 @@ func (s *Session) control(h header.Header, data []byte) (msg *outMsg, body []byt
 // maxBuffered is how many messages may be queued at a gate whose sends have already completed.
 const maxBuffered = 256
 
-// dispatch sends a message, or queues it behind those that wait. It reports whether the message has left.
-func (g *Gate) dispatch(msg *outMsg) bool {
+// dispatch sends a message, or queues it behind those that wait.
+func (g *Gate) dispatch(msg *outMsg) {
 	switch {
 	case g.clear && g.queued() == 0:
-		if left, taken := g.lead.post(msg); taken {
-			return left
+		if _, taken := g.lead.post(msg); taken {
+			return
 		}
 	case g.state == gateIdle:
 		g.connect()
 	case g.state == gateBroken:
 		g.s.msgFailed(msg, g.err)
-		return true
+		return
 	}
 	g.queues.backlog.insert(msg)
 	g.markWaiting()
-	return false
 }
 
 // markWaiting is markBusy after a message was queued in the backlog. A grant lists a gate that waits for credit.
@@ -390,18 +379,10 @@ func (g *Gate) push() (moved, more bool) {
 			}
 			moved = true
 			l.sending.pop()
-			switch {
-			case err == nil || l.dead: // or Gate.relay holds a copy
+			if err == nil || l.dead { // or Gate.relay holds a copy
 				g.s.msgSent(msg)
-			case !isGone(err) && msg.reportsLoss() && !g.relay.many:
-				g.refund(msg)
-				g.s.msgFailed(msg, g.fault("send", err))
-			case g.relay.many:
-				g.s.msgSent(msg)
-				l.down(err)
-			default:
-				g.s.msgFailed(msg, g.fault("send", err))
-				l.down(err)
+			} else {
+				l.refused(msg, err, true)
 			}
 			if g.lead == nil {
 				return moved, false

@@ -1,6 +1,8 @@
 package session
 
 import (
+	"slices"
+
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session/internal/header"
 	"github.com/bywash/bywash/session/internal/rdv"
@@ -152,12 +154,7 @@ func (s *Session) repostFailed(pc *piece, err error) error {
 	if err == nil || err == driver.ErrBusy {
 		return nil
 	}
-	for i := range s.transfers.pieces {
-		if s.transfers.pieces[i] == pc {
-			s.removePiece(i)
-			break
-		}
-	}
+	s.forgetPiece(pc)
 	s.freePiece(pc)
 	return err
 }
@@ -361,11 +358,8 @@ func (s *Session) movePieces() bool {
 
 // forgetPiece removes a piece whose index has changed.
 func (s *Session) forgetPiece(pc *piece) {
-	for i := range s.transfers.pieces {
-		if s.transfers.pieces[i] == pc {
-			s.removePiece(i)
-			return
-		}
+	if i := slices.Index(s.transfers.pieces, pc); i >= 0 {
+		s.removePiece(i)
 	}
 }
 

@@ -150,23 +150,6 @@ func (g *Gate) receivePause() {
 	g.tryClose()
 }
 
-// drained reports whether everything that has begun on a gate is finished, and the peer begins
-// nothing more.
-func (g *Gate) drained() bool {
-	s := g.s
-	if !g.pausing.received || g.queued() > 0 {
-		return false
-	}
-	quiet := g.in.first == nil
-	s.transfers.outs.each(func(_ uint64, o *outgoing) {
-		quiet = quiet && (o.g != g || !o.Matched() && !o.releasing)
-	})
-	for _, o := range s.oneSided.live {
-		quiet = quiet && (o.g != g || !o.started)
-	}
-	return quiet
-}
-
 // finishPause ends a paused connection without any loss.
 func (g *Gate) finishPause() {
 	s := g.s
@@ -187,7 +170,6 @@ func (g *Gate) finishPause() {
 	}
 	g.queues.backlog.append(&g.queues.later)
 	g.resumeAnswers()
-	g.live += g.queues.backlog.needingReply()
 	s.kickAnswerer()
 	g.close.askedNext = leave && g.wanted() // Disconnect closes the connection that carries what waits
 	if g.wanted() {

@@ -19,7 +19,7 @@ func (l *link) ready(h *header.Header, body, data []byte) error {
 	o, ok := s.transfers.outs.get(h.Tag)
 	if !ok || o.g != g {
 		s.stats.Bad++ // late: the message was cancelled, or has failed
-		g.sendFailed(rtr.ID)
+		g.done(rtr.ID, statusFailed, false)
 		return nil
 	}
 	if !o.rtsTaken {
@@ -100,13 +100,8 @@ func (o *outgoing) lostChunk(l *link, err error) {
 	}
 	o.fail(err)
 	if !l.dead { // else the receiver has lost the connection, too
-		o.g.sendFailed(o.peer)
+		o.g.done(o.peer, statusFailed, false) // nothing more comes
 	}
-}
-
-// sendFailed sends the receiver Done with statusFailed: nothing more comes. peer is the id of its half of the message.
-func (g *Gate) sendFailed(peer uint64) {
-	g.done(peer, statusFailed, false)
 }
 
 // fragment handles a fragment of a message in mode Null.
@@ -118,7 +113,7 @@ func (l *link) fragment(h *header.Header, body, data []byte) error {
 		return nil
 	}
 	off := header.Uint64(body)
-	c, under := in.current()
+	c, under := in.First() // the chunk in progress
 	if in.mode != rdv.Null || !under || off != uint64(in.moved) || len(data) > c.Off+c.Len-in.moved {
 		return rdv.ErrProtocol
 	}
@@ -136,9 +131,6 @@ func (l *link) fragment(h *header.Header, body, data []byte) error {
 	}
 	return nil
 }
-
-// current returns the chunk in progress in mode Null.
-func (in *incoming) current() (rdv.Chunk, bool) { return in.First() }
 
 // done handles a DONE.
 func (l *link) done(h *header.Header, body []byte) error {

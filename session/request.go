@@ -186,9 +186,7 @@ func (s *Session) cancel(r *Request) bool {
 		if msg := q.remove(func(msg *outMsg) bool { return msg.req == r || msg.sync != 0 && msg.sync == r.sync }); msg != nil {
 			if msg.sync != 0 {
 				s.dropSync(msg.sync, r)
-				if q == &g.queues.backlog { // later messages are not counted in live yet
-					g.ended()
-				}
+				g.ended()
 			}
 			s.recycle(msg)
 			g.unblock() // the next one may need no credit

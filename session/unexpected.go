@@ -184,9 +184,6 @@ func (s *Session) dropUnexpected(g *Gate) {
 	g.in.probed = nil
 }
 
-// refuseUnexpected does the same on the side that closes: the sender is notified by Leave.
-func (s *Session) refuseUnexpected(g *Gate) { s.dropUnexpected(g) }
-
 // withdrawUnexpected drops an unexpected long message that its sender has cancelled.
 func (g *Gate) withdrawUnexpected(u *unexpected) {
 	delete(g.in.rts, u.number)

@@ -158,88 +158,48 @@ func (t *Table) Cancel(r *Receive) bool {
 }
 
 // Awaits reports whether a receive names the source.
-func (t *Table) Awaits(from uint32) bool {
-	found := t.only != nil && t.only.From == from
-	for r := t.rest.first; r != nil; r = r.next {
-		found = found || r.From == from
-	}
-	for i := range t.classes {
-		if c := &t.classes[i]; c.n > 0 && !c.any {
-			for k := range c.buckets {
-				for r := c.buckets[k].first; r != nil; r = r.next {
-					found = found || r.From == from
-				}
-			}
-		}
-	}
+func (t *Table) Awaits(from uint32) (found bool) {
+	t.each(func(r *Receive) { found = found || r.From == from })
 	return found
 }
 
-// CancelFrom takes back all receives that name the source, in no order, and
-// calls f with each.
+// CancelFrom takes back all receives that name the source, or any source if from is Any, in no order, and calls f with
+// each.
 func (t *Table) CancelFrom(from uint32, f func(*Receive)) {
-	t.cancelOnly(from, f)
-	t.cancel(&t.rest, from, f)
-	for i := range t.classes {
-		if c := &t.classes[i]; c.n > 0 && !c.any {
-			for k := range c.buckets {
-				t.cancel(&c.buckets[k], from, f)
-			}
+	t.each(func(r *Receive) {
+		if r.From == from {
+			t.unpost(r)
+			f(r)
 		}
-	}
-}
-
-// CancelAny takes back all receives from any source, in no order, and calls f with each.
-func (t *Table) CancelAny(f func(*Receive)) {
-	take := func(l *receives) {
-		for r := l.first; r != nil; {
-			next := r.next
-			if r.From == Any {
-				t.unpost(r)
-				f(r)
-			}
-			r = next
-		}
-	}
-	if r := t.only; r != nil && r.From == Any {
-		t.unpost(r)
-		f(r)
-	}
-	take(&t.rest)
-	for i := range t.classes {
-		if c := &t.classes[i]; c.n > 0 && c.any {
-			for k := range c.buckets {
-				take(&c.buckets[k])
-			}
-		}
-	}
+	})
 }
 
 // CancelAll takes back every receive, in no order, and calls f with each.
 func (t *Table) CancelAll(f func(*Receive)) {
-	t.cancelOnly(Any, f)
-	t.cancel(&t.rest, Any, f)
-	for i := range t.classes {
-		for k := range t.classes[i].buckets {
-			t.cancel(&t.classes[i].buckets[k], Any, f)
-		}
-	}
-}
-
-func (t *Table) cancelOnly(from uint32, f func(*Receive)) {
-	if r := t.only; r != nil && (from == Any || r.From == from) {
+	t.each(func(r *Receive) {
 		t.unpost(r)
 		f(r)
-	}
+	})
 }
 
-func (t *Table) cancel(l *receives, from uint32, f func(*Receive)) {
-	for r := l.first; r != nil; {
-		next := r.next
-		if from == Any || r.From == from {
-			t.unpost(r)
+// each calls f with every posted receive, in no order; f may take it back.
+func (t *Table) each(f func(*Receive)) {
+	if t.only != nil {
+		f(t.only)
+	}
+	list := func(l *receives) {
+		for r := l.first; r != nil; {
+			next := r.next
 			f(r)
+			r = next
 		}
-		r = next
+	}
+	list(&t.rest)
+	for i := range t.classes {
+		if c := &t.classes[i]; c.n > 0 {
+			for k := range c.buckets {
+				list(&c.buckets[k])
+			}
+		}
 	}
 }

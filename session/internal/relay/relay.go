@@ -79,9 +79,6 @@ func (e *End) Taken(rail int) error {
 	return nil
 }
 
-// UndoTaken undoes Taken: the message stays in the driver, for later.
-func (e *End) UndoTaken() { e.got-- }
-
 // Unreported returns how many messages were taken and not reported to the peer.
 func (e *End) Unreported() int { return int(e.got - e.reported) }
 
