@@ -79,30 +79,22 @@ func (g *Gate) dial(ctx context.Context) {
 	if why != nil {
 		g.dialing.why = why
 	}
-	if g.state != gateConnecting || s.closed {
-		for _, l := range links {
-			s.releaseLink(l)
-		}
-		return
-	}
-	if err != nil {
+	wanted := g.state == gateConnecting && !s.closed
+	if !wanted || g.close.forgotten || err != nil {
 		for _, l := range links {
 			s.releaseLink(l)
 		}
 	}
-	if g.close.forgotten {
-		for _, l := range links {
-			s.releaseLink(l)
-		}
+	switch {
+	case !wanted:
+	case g.close.forgotten:
 		g.remove()
-		return
-	}
-	if err != nil {
+	case err != nil:
 		g.dialFailed(err, ctx.Err() != nil)
-		return
+	default:
+		g.dialing.cancelled = false
+		g.up(links)
 	}
-	g.dialing.cancelled = false
-	g.up(links)
 }
 
 // takeHello waits some time for the first message of a new connection, Hello, which grants credit for the messages that
@@ -269,17 +261,25 @@ func (g *Gate) up(links []*link) {
 	g.tryClose()
 	// A probe may have reported the instance before it was in s.links, and does not report it again before a message
 	// is received.
+	g.takeArrived()
+}
+
+// takeArrived takes a batch of messages from each rail, and has the rest taken later: else it would go on for as long as
+// the peer sends.
+func (g *Gate) takeArrived() (moved bool) {
 	again := false
-	for _, l := range links {
+	for _, l := range g.links {
 		taken := 0
 		for taken < takeBatch && l.take() {
 			taken++
 		}
+		moved = moved || taken > 0
 		again = again || taken == takeBatch
 	}
-	if again { // not for as long as the peer sends
+	if again {
 		g.resume()
 	}
+	return moved
 }
 
 // checkHello checks the first message of a connection.

@@ -524,10 +524,7 @@ func (s *Session) withdraw(o *outgoing) bool {
 		}
 	}
 	if !queued {
-		msg, body := s.control(header.Header{Kind: header.Done, Tag: o.id}, nil)
-		part := header.Part{Status: statusWithdrawn, All: true}
-		part.Put(body)
-		g.sendControl(msg)
+		g.sendPart(header.Done, o.id, header.Part{Status: statusWithdrawn, All: true}, nil)
 	}
 	o.unfetch()
 	g.unblock()

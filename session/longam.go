@@ -223,18 +223,7 @@ func (s *Session) takeResumed() (moved bool) {
 		g := s.active.resumed[0]
 		s.active.resumed = append(s.active.resumed[:0], s.active.resumed[1:]...)
 		g.active.resuming = false
-		again := false
-		for _, l := range g.links {
-			taken := 0
-			for taken < takeBatch && l.take() {
-				taken++
-			}
-			moved = moved || taken > 0
-			again = again || taken == takeBatch
-		}
-		if again {
-			g.resume()
-		}
+		moved = g.takeArrived() || moved
 	}
 	return moved
 }

@@ -272,15 +272,15 @@ func (pc *piece) update() {
 		if err != nil || b == nil {
 			return
 		}
-		pc.in.g.cookie(pc.in.peer, header.Part{Chunk: pc.number, ToSender: true}, b)
+		pc.in.g.sendPart(header.Cookie, pc.in.peer, header.Part{Chunk: pc.number, ToSender: true}, b)
 	}
 }
 
-// cookie sends new rdv data, or a new key.
-func (g *Gate) cookie(to uint64, part header.Part, data []byte) {
-	out, body := g.s.control(header.Header{Kind: header.Cookie, Tag: to}, data)
+// sendPart sends a Done or Cookie, the latter with new rdv data or a new key, to the half of a message with that id.
+func (g *Gate) sendPart(kind header.Kind, to uint64, part header.Part, data []byte) {
+	msg, body := g.s.control(header.Header{Kind: kind, Tag: to}, data)
 	part.Put(body)
-	g.sendControl(out)
+	g.sendControl(msg)
 }
 
 // Fragments of one message that are on their way out at most. Those of a message of up to evenFrags bytes are short, so
@@ -367,10 +367,7 @@ func (s *Session) forgetPiece(pc *piece) {
 func (s *Session) ended(pc *piece, err error) {
 	in, out, c, kind, l := pc.in, pc.out, pc.chunk, pc.kind, pc.l
 	if kind == piecePut && err == nil {
-		p, body := s.control(header.Header{Kind: header.Done, Tag: out.peer}, nil)
-		part := header.Part{Chunk: c.ID}
-		part.Put(body)
-		out.g.sendControl(p)
+		out.g.sendPart(header.Done, out.peer, header.Part{Chunk: c.ID}, nil)
 	}
 	s.freePiece(pc)
 	switch {

@@ -222,10 +222,7 @@ func (g *Gate) arriving(id uint64) *incoming {
 
 // nextSection requests the key of the next section, in mode Get.
 func (in *incoming) nextSection(c rdv.Chunk) {
-	p, body := in.g.s.control(header.Header{Kind: header.Done, Tag: in.peer}, nil)
-	part := header.Part{Chunk: c.ID, ToSender: true}
-	part.Put(body)
-	in.g.sendControl(p)
+	in.g.sendPart(header.Done, in.peer, header.Part{Chunk: c.ID, ToSender: true}, nil)
 }
 
 // nextSection registers the next section and sends its key.
@@ -242,14 +239,11 @@ func (o *outgoing) nextSection(l *link, chunk uint32) error {
 	o.region = nil
 	if err := o.register(o.g.links[o.rail], o.section+o.first); err != nil {
 		o.fail(err)
-		msg, body := o.g.s.control(header.Header{Kind: header.Done, Tag: o.id}, nil)
-		part := header.Part{Status: statusAborted, All: true}
-		part.Put(body)
-		o.g.sendControl(msg)
+		o.g.sendPart(header.Done, o.id, header.Part{Status: statusAborted, All: true}, nil)
 		o.g.s.settleOut(o)
 		return nil
 	}
-	o.g.cookie(o.id, header.Part{Chunk: chunk}, o.region.Key())
+	o.g.sendPart(header.Cookie, o.id, header.Part{Chunk: chunk}, o.region.Key())
 	return nil
 }
 

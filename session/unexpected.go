@@ -238,7 +238,7 @@ func (s *Session) Iprobe(m Match) (Status, bool) {
 // the message first: see Improbe.
 func (s *Session) Probe(ctx context.Context, m Match) (Status, error) {
 	var st Status
-	var gone, broken error
+	var failed error // no message can come
 	s.mu.lock()
 	p := m.pattern()
 	s.mu.unlock()
@@ -250,32 +250,23 @@ func (s *Session) Probe(ctx context.Context, m Match) (Status, error) {
 		if m.From != nil && m.From.unconnectable() {
 			m.From.failUnconnectable()
 		}
-		if m.From == nil && len(s.launcher.ends) > 0 {
-			gone = s.noSenders()
-		}
 		switch {
-		case m.From == nil:
-		case m.From.close.forgotten:
-			broken = m.From.fault("probe", ErrClosed)
-		case m.From.state == gateBroken:
-			broken = m.From.err
-		default:
-			return s.closed
+		case m.From == nil && len(s.launcher.ends) > 0:
+			failed = s.noSenders()
+		case m.From != nil && m.From.close.forgotten:
+			failed = m.From.fault("probe", ErrClosed)
+		case m.From != nil && m.From.state == gateBroken:
+			failed = m.From.err
 		}
-		return s.closed || gone != nil || m.From != nil
+		if failed == nil && s.closed {
+			failed = &Error{Peer: -1, Op: "probe", Err: ErrClosed}
+		}
+		return failed != nil
 	})
-	if err == nil && st.From == nil {
-		if err = ErrClosed; gone != nil {
-			return st, gone
-		}
-		if broken != nil {
-			return st, broken
-		}
-	}
 	if err != nil {
 		return st, &Error{Peer: -1, Op: "probe", Err: err}
 	}
-	return st, nil
+	return st, failed
 }
 
 // Message is a message that Improbe has found. Only its holder can receive it, and must do so once: until then its
