@@ -59,7 +59,7 @@ const (
 	// Pieces are as long as lets both ends work, up to where longer ones gain
 	// nothing: every piece costs a claim, and a system call where memory is
 	// private.
-	minPiece = 32 << 10
+	minPiece = 16 << 10
 	maxPiece = 512 << 10
 )
 

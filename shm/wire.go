@@ -33,7 +33,7 @@ import (
 //
 // Every message starts with the same eight bytes: magic, version, kind.
 const (
-	protocolVersion = 3
+	protocolVersion = 4
 	protocolMagic   = 0x42795368 // "BySh"
 
 	headerBytes = 8
