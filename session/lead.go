@@ -35,11 +35,15 @@ type sleep struct {
 
 // A waiter polls for spinTime before it sleeps, in batches of some microseconds during which it holds the lock. A poll
 // is a few loads with one driver and a system call with another, so the batches are timed, from the second one on.
+//
+// The caller of a long send polls for answerTime: a receiver that sleeps is woken before it answers, which takes 50 to 200
+// µs. A sender that slept by then would have to be woken itself.
 const (
-	spinTime  = 100 * time.Microsecond
-	batchTime = 5 * time.Microsecond
-	minBatch  = 16 // polls
-	maxBatch  = 512
+	spinTime   = 100 * time.Microsecond
+	answerTime = 500 * time.Microsecond
+	batchTime  = 5 * time.Microsecond
+	minBatch   = 16 // polls
+	maxBatch   = 512
 )
 
 // block makes progress until the request is done. It is called with the lock, and returns with it, unless there is an
@@ -60,16 +64,19 @@ func (r *Request) block(ctx context.Context) error {
 	return nil
 }
 
-// lead polls until the request is done, another caller leads, or for spinTime no request was completed and no message
-// arrived. It is called with the lock, and returns with it.
+// lead polls until the request is done, another caller leads, or for spinTime or answerTime no request was completed and
+// no message arrived. It is called with the lock, and returns with it.
 func (s *Session) lead(r *Request) {
 	c := &s.callers
-	most := s.longestBatch()
+	most, limit := s.longestBatch(), spinTime
+	if r.out != nil && !s.host.oversubscribed {
+		limit = answerTime
+	}
 	c.leader = r
 	s.expect(r)
 	s.progress.pollers.Add(1)
 	var spent time.Duration
-	for timed := false; !r.done && spent < spinTime && c.leader == r; timed = true {
+	for timed := false; !r.done && spent < limit && c.leader == r; timed = true {
 		if c.listens = r.listens(); c.listens {
 			s.progress.epoch++
 		}
@@ -114,8 +121,7 @@ func (s *Session) lead(r *Request) {
 }
 
 // spin polls until ok holds, ctx ends, or for spinTime no request was completed and no message arrived. It reports
-// whether ok holds. It polls beside the leader, and does
-// not count as a poller. It is called with the lock, and returns with it.
+// whether ok holds. It polls beside the leader, and does not count as a poller. It is called with the lock, and returns with it.
 func (s *Session) spin(ctx context.Context, ok func() bool) bool {
 	c := &s.callers
 	done, most := ok(), s.longestBatch()
