@@ -13,8 +13,11 @@ type Staging struct {
 	spare [48][]*driver.Arena // not in use, by the power of two of their sizes
 }
 
-// keptStaging is the number of arenas of a size that are kept for the next use.
-const keptStaging = 4
+// Arenas of a size that are kept for the next use: keptStaging, but only one of those of more than keptBytes.
+const (
+	keptStaging = 4
+	keptBytes   = 4 << 20
+)
 
 func stagingClass(n int) int {
 	class := 12
@@ -55,7 +58,7 @@ func (s *Staging) Put(b []byte) {
 	class := stagingClass(len(a.Bytes()))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.spare[class]) < keptStaging {
+	if n := len(s.spare[class]); n == 0 || n < keptStaging && 1<<class <= keptBytes {
 		s.spare[class] = append(s.spare[class], a)
 		return
 	}
