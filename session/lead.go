@@ -69,7 +69,7 @@ func (r *Request) block(ctx context.Context) error {
 func (s *Session) lead(r *Request) {
 	c := &s.callers
 	most, limit := s.longestBatch(), spinTime
-	if r.out != nil && !s.host.oversubscribed {
+	if r.out != nil {
 		limit = answerTime
 	}
 	c.leader = r
@@ -99,7 +99,7 @@ func (s *Session) lead(r *Request) {
 			spent = 0
 		case timed:
 			d := time.Since(start)
-			spent += d
+			spent += s.cost(d)
 			c.pace(polls, d)
 		}
 		if !r.done {
@@ -145,7 +145,7 @@ func (s *Session) spin(ctx context.Context, ok func() bool) bool {
 			spent = 0
 		case timed:
 			d := time.Since(start)
-			spent += d
+			spent += s.cost(d)
 			c.pace(polls, d)
 		}
 		if !done {
@@ -164,6 +164,15 @@ func (s *Session) longestBatch() int {
 		return oversubscribedBatch
 	}
 	return maxBatch
+}
+
+// cost returns how much of spinTime a batch of polls has used that took d. Where processes share CPUs another one may have
+// run meanwhile, also because a driver gave the CPU to its NIC: that time does not count.
+func (s *Session) cost(d time.Duration) time.Duration {
+	if s.host.oversubscribed {
+		return min(d, batchTime/2)
+	}
+	return d
 }
 
 // yield lets other goroutines run, and where ranks share CPUs other processes, too. Elsewhere the kernel finds another
