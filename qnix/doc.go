@@ -53,8 +53,9 @@
 // RecvPost (largepost.go) translates the memory through package driver/regcache, which caches memory in arenas and
 // declared memory, and posts a Receive with a tag of its own; the rdv data contains the tag. SendPost translates its
 // memory and posts a Send to that tag, and the NIC copies from memory to memory. Both ends wait for their own doorbell.
-// Memory of up to 16 KiB (with a softnic 16 MiB) that is not cached is copied instead, and so are packets of more than
-// 16 pieces. A receive can be cancelled without the peer's program (revoke.go).
+// Memory of up to 16 KiB that is not cached is copied instead (with a softnic up to 16 MiB, as long as the copies of a
+// context are less than 64 MiB), and so are packets of more than 16 pieces. A receive can be cancelled without the
+// peer's program (revoke.go).
 //
 //   - A post never blocks, except to copy, or to translate memory that is not cached: microseconds or longer. Prefetch
 //     does that ahead, in the background.

@@ -3,6 +3,7 @@
 package qnix_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -221,6 +222,39 @@ func postWhenThereIsRoom(t *testing.T, i driver.Instance, p *driver.Packet) {
 		}
 		return err == nil
 	})
+}
+
+// Packets in private memory are copied only as long as the copies of a context are less than 64 MiB; those behind are
+// translated, and arrive, too.
+func TestCopiesAreBounded(t *testing.T) {
+	path, _ := softNIC(t)
+	h := driver.Hints{Track: driver.Large}
+	x, y := connect(t, open(t, path, h, driver.Attributes{}), open(t, path, h, driver.Attributes{}))
+	const size, copied = 16 << 20, 4
+	for k := range copied + 2 {
+		in := &driver.Packet{IOV: [][]byte{make([]byte, size)}}
+		postWhenThereIsRoom(t, y, in)
+		want := "staged"
+		if k >= copied {
+			want = "translated"
+		}
+		if got := y.Path(); got != want {
+			t.Errorf("receive %d of %d bytes is %s, want %s", k, size, got, want)
+		}
+		if k < copied+1 {
+			continue // it stays posted
+		}
+		out := &driver.Packet{IOV: [][]byte{bytes.Repeat([]byte{7}, size)}, RdvData: in.RdvData}
+		if err := x.SendPost(out); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		await(t, "a message", func() (done bool) { done, err = y.RecvPoll(in); return done })
+		if err != nil || !bytes.Equal(in.IOV[0], out.IOV[0]) {
+			t.Errorf("INTEGRITY: the translated message was changed, or: %v", err)
+		}
+		await(t, "its send", func() (done bool) { done, err = x.SendPoll(out); return done })
+	}
 }
 
 // TestLateSendsOfCancelledReceivesGoNowhere sends to receives that were cancelled, before and after the sender is

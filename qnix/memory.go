@@ -42,10 +42,11 @@ func (r registrar) Deregister(h nic.Handle) error {
 // Sizes up to which a message in untranslated memory is copied through translated memory. Translating costs more: with
 // the module a system call and work for each page at each end; with a softnic several messages to another process, which
 // then moves the bytes by process_vm calls, while it moves those of files by memmove. Even at 64 MiB copying takes a
-// quarter of the time; the limit is for the copies' memory.
+// quarter of the time; the limits are for the copies' memory: what does not fit in maxCopies is translated.
 const (
 	bounceSize   = 16 << 10
 	softCopySize = 16 << 20
+	maxCopies    = 64 << 20 // bytes in use by a context
 )
 
 // bounce is translated memory for short messages, one piece for each slot of both directions.
@@ -131,7 +132,7 @@ func (l *large) acquire(m *memory, p *driver.Packet, n, buffer int, access nic.A
 	case n == 0:
 	case n <= bounceSize && l.isCopied(m, n):
 		err = l.useBounce(m, n, buffer)
-	case !ok || l.isCopied(m, n):
+	case !ok || l.isCopied(m, n) && l.ctx.staging.Used()+n <= maxCopies:
 		clear(m.piece[:])
 		if m.copied, err = l.ctx.staging.Get(n); err == nil {
 			m.n, m.piece[0], m.staged = 1, m.copied, true

@@ -11,6 +11,7 @@ import (
 type Staging struct {
 	mu    sync.Mutex
 	spare [48][]*driver.Arena // not in use, by the power of two of their sizes
+	used  int                 // bytes of those in use
 }
 
 // Arenas of a size that are kept for the next use: keptStaging, but only one of those of more than keptBytes.
@@ -28,22 +29,26 @@ func stagingClass(n int) int {
 }
 
 // Get returns n bytes, which are the caller's until Put.
-func (s *Staging) Get(n int) ([]byte, error) {
+func (s *Staging) Get(n int) (b []byte, err error) {
 	class := stagingClass(n)
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	var a *driver.Arena
 	if list := s.spare[class]; len(list) > 0 {
 		a = list[len(list)-1]
 		s.spare[class] = list[:len(list)-1]
+	} else if a, err = driver.NewArena(1 << class); err != nil {
+		return nil, err
 	}
-	s.mu.Unlock()
-	if a == nil {
-		var err error
-		if a, err = driver.NewArena(1 << class); err != nil {
-			return nil, err
-		}
-	}
+	s.used += len(a.Bytes())
 	return a.Bytes()[:n], nil
+}
+
+// Used returns how many bytes are in use.
+func (s *Staging) Used() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.used
 }
 
 // Put takes memory back; nil is nothing. Registrations of it have been released.
@@ -58,6 +63,7 @@ func (s *Staging) Put(b []byte) {
 	class := stagingClass(len(a.Bytes()))
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.used -= len(a.Bytes())
 	if n := len(s.spare[class]); n == 0 || n < keptStaging && 1<<class <= keptBytes {
 		s.spare[class] = append(s.spare[class], a)
 		return

@@ -19,6 +19,9 @@ func TestStagingIsUsedAgainAndFreed(t *testing.T) {
 	if len(a) != 5000 || len(b) != 8192 || &a[0] == &b[0] {
 		t.Fatalf("got %d and %d bytes, the same: %v", len(a), len(b), &a[0] == &b[0])
 	}
+	if s.Used() < 5000+8192 {
+		t.Errorf("%d bytes are in use, want at least the %d that were got", s.Used(), 5000+8192)
+	}
 	first := &a[0]
 	s.Put(a)
 	s.Put(nil)
@@ -27,6 +30,9 @@ func TestStagingIsUsedAgainAndFreed(t *testing.T) {
 	}
 	s.Put(a)
 	s.Put(b)
+	if s.Used() != 0 {
+		t.Errorf("%d bytes are in use after all were put back", s.Used())
+	}
 	arena, _, _ := driver.ArenaOf(b)
 	s.Close()
 	if arena.Hold() {
