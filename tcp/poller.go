@@ -21,9 +21,11 @@ import (
 // have something. It is edge-triggered, so that no socket has to be changed in it while its connection is established.
 type poller struct {
 	fd        int
-	wakeup    int // an eventfd that ends sleeps
 	waiter    sleeper
 	keepAlive sleeper
+
+	mu     sync.RWMutex // guards the rest: a goroutine that wakes sleepers may be late, when the context is closed
+	wakeup int          // an eventfd that ends sleeps; -1 after close
 }
 
 // sleeper is a place to sleep until the poller has something: a descriptor of it, which the first sleep makes a file of
@@ -141,8 +143,12 @@ func (p *poller) wakeWaiter() {
 }
 
 func (p *poller) ring() {
-	one := [8]byte{1}
-	_, _ = unix.Write(p.wakeup, one[:])
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if p.wakeup >= 0 {
+		one := [8]byte{1}
+		_, _ = unix.Write(p.wakeup, one[:])
+	}
 }
 
 // epollEvent is the kernel's struct epoll_event with one number as its data.
@@ -187,11 +193,14 @@ func (p *poller) ready(events []unix.EpollEvent) int {
 func (p *poller) close() {
 	p.waiter.close()
 	p.keepAlive.close()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for _, fd := range []int{p.fd, p.wakeup} {
 		if fd >= 0 {
 			_ = unix.Close(fd)
 		}
 	}
+	p.wakeup = -1
 }
 
 // drainState belongs to the goroutine that drains: one at a time does.
