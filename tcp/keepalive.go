@@ -69,7 +69,7 @@ func (c *share) keep() {
 		switch {
 		case held:
 			c.pause(timer, heldPause)
-		case busy:
+		case busy || c.drain.some.Load(): // peers that have not had their turn shall not count as silent
 			c.pause(timer, busyPause)
 		case conns > 0:
 			c.rest(timer, max(tick-now.Sub(last), time.Millisecond))

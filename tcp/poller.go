@@ -297,8 +297,8 @@ func (c *share) takeAll() bool {
 
 // pollTime is how long one poll of all connections takes, beside the first connection and the last: it is a part of
 // calls that must not block, and any number of peers may have sent any number of bytes. The next poll goes on where
-// this one has stopped.
-const pollTime = 500 * time.Microsecond
+// this one has stopped. Tests shorten it.
+var pollTime = 500 * time.Microsecond
 
 // pollClock reports when a poll is over. A poll of one connection needs no time.
 type pollClock struct {
