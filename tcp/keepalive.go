@@ -33,7 +33,7 @@ func (c *share) wakeKeepAlive() {
 	case c.keepAliveWoken <- struct{}{}:
 	default:
 	}
-	if c.poll.keepAlive.mark() && c.waits.Sleepers() > 0 {
+	if c.poll.keepAlive.mark() {
 		c.poll.ring()
 	}
 }

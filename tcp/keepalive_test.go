@@ -3,6 +3,7 @@
 package tcp
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -47,4 +48,41 @@ func keepAlivePollsAll(t *testing.T) {
 	}
 	c.wakeKeepAlive()
 	attack.Await(t, fmt.Sprintf("signs of life of %d connections are taken", len(conns)), func() bool { return left() == 0 })
+}
+
+// Messages that are held back do not wait for the next check when the keep-alive goroutine went to sleep on the sockets
+// on behalf of a waiter that has left since.
+func TestHeldMessagesWakeKeepAlive(t *testing.T) {
+	c := aContext(t, driver.Small, map[string]string{"dead-time": "1h"})
+	i, fd := c.fed(t)
+	defer unix.Close(fd)
+	wait := func() (end func()) {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			if _, err := c.Self().(driver.Prober).RecvWaitAny(ctx); err != context.Canceled {
+				t.Errorf("wait for any connection: %v, want %v", err, context.Canceled)
+			}
+		}()
+		return func() { cancel(); <-ended }
+	}
+	endFirst := wait()
+	attack.Await(t, "the first waiter watches the sockets", c.waits.Watching)
+	endSecond := wait()
+	attack.Await(t, "both wait", func() bool { return c.waits.Sleepers() == 2 })
+	endFirst()
+	attack.Await(t, "the keep-alive goroutine sleeps on the sockets", c.poll.keepAlive.asleep.Load)
+	endSecond()
+	const messages = promptPosts + 1
+	for range messages {
+		p := driver.Packet{IOV: [][]byte{[]byte("held")}}
+		if err := i.Self.SendPost(&p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	attack.Await(t, "the peer has all messages", func() bool {
+		n, err := unix.IoctlGetInt(fd, unix.SIOCINQ) // reading would wake the goroutine: there is more room
+		return err == nil && n == messages*frameSize(len("held"))
+	})
 }

@@ -34,6 +34,7 @@ type poller struct {
 type sleeper struct {
 	ctx     *share
 	look    func(uintptr) bool // made once: a closure for each sleep would allocate
+	asleep  atomic.Bool        // from before the first look of a sleep on
 	looking atomic.Bool
 	woken   atomic.Bool
 
@@ -119,13 +120,16 @@ func (s *sleeper) sleep(d time.Duration) {
 		return
 	}
 	_ = file.SetReadDeadline(until)
+	s.asleep.Store(true)
 	_ = raw.Read(s.look)
+	s.asleep.Store(false)
 }
 
-// mark makes the next poll end the sleep. It reports whether the eventfd has to be written to cause one.
+// mark makes the next look end the sleep. It reports whether the eventfd has to be written to cause one: not if the
+// first look of a sleep, or one that is under way, has yet to ask whether it is over.
 func (s *sleeper) mark() bool {
 	s.woken.Store(true)
-	return !s.looking.Load()
+	return s.asleep.Load() && !s.looking.Load()
 }
 
 // wake ends sleeps.
