@@ -86,7 +86,7 @@ func (l *large) write() {
 	}
 	l.dirty.Store(true)
 	l.ctx.drain.requeue(&l.conn)
-	l.blocked.Store(true) // no poll waits for the rest: the next drain goes on
+	l.block() // the kernel has room, so no event comes: the next drain, or the keep-alive goroutine, goes on
 }
 
 // source is what is to be sent next.
