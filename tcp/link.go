@@ -121,6 +121,8 @@ func (l *link) handle(m note) error {
 	defer c.Mu.Unlock()
 	p := l.pendingPeer
 	switch {
+	case l.state == linkOver: // it was closed here while the note was on its way
+		return net.ErrClosed
 	case m.kind == noteTake && l.state == linkIdle && !p.leads():
 		p.idle = remove(p.idle, l)
 		l.state, l.token = linkOffered, m.token
