@@ -219,6 +219,9 @@ func (p *pendingPeer) hangUp() {
 func (p *pendingPeer) leave(i *conn) {
 	p.waiting = remove(p.waiting, i)
 	if l := i.link; l != nil && l.state != linkUp {
+		if l.state == linkMatched { // the leader relies on it: it shall take another link
+			_ = l.send(note{kind: noteWelcome, code: refuseBusy})
+		}
 		p.taken = remove(p.taken, l)
 		l.state = linkOver
 		_ = l.sock.Close()
