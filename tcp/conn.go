@@ -86,15 +86,12 @@ func (l *tryLock) lock() {
 
 func (l *tryLock) unlock() { l.held.Store(false) }
 
-// establish makes a link carry the messages of the instance. The caller holds Mu.
+// establish makes a link carry the messages of the instance, also if the user has given it up meanwhile: the peer's end
+// is up, too, and shall end in order. The caller holds Mu.
 func (i *conn) establish(l *link, theirs uint64) {
 	c := i.ctx
 	setUserTimeout(l.sock, 0) // a peer that does not receive may let sent bytes wait
 	fd, err := takeSocket(l.sock)
-	if err == nil && i.State() != kit.StateConnecting {
-		_ = unix.Close(fd)
-		return
-	}
 	if err == nil {
 		w := &wire{in: fd, out: fd}
 		if c.opts.encrypt {
@@ -137,7 +134,7 @@ func (i *conn) attach(w *wire, theirs uint64) error {
 	i.api.learn(theirs)
 	i.tx.unlock()
 	i.rx.unlock()
-	if !i.ctx.watched.Load() {
+	if !i.ctx.watched.Load() || i.State() == kit.StateClosed { // the number may be another connection's
 		return nil
 	}
 	return i.ctx.poll.add(i)
@@ -256,26 +253,31 @@ func (i *conn) OnClose(before kit.State) {
 	}
 	i.rx.lock()
 	i.tx.lock()
-	sending := before == kit.StateUp && i.wire != nil && !i.gone && !i.sendFailed && !i.toSelf
-	if sending {
-		i.api.bye()
-		sending = !i.sendFailed
-	}
+	up := before == kit.StateUp || before == kit.StateConnecting && i.wire != nil // the peer's end is up
+	sending := up && !i.toSelf && i.sayBye()
 	i.api.drop()
 	i.tx.unlock()
 	i.rx.unlock()
 	c.Conns.Remove(i.Number(), i)
-	if i.wire == nil {
-		return
-	}
-	if !sending {
+	switch {
+	case sending:
+		c.poll.remove(i)
+	case i.link == nil || i.link.state != linkLeft:
 		i.closeSockets()
 		return
 	}
-	c.poll.remove(i)
 	i.deadline = time.Now().Add(min(c.opts.deadTime, closeTime))
 	c.closing = append(c.closing, i)
 	c.wakeKeepAlive()
+}
+
+// sayBye sends the close message, and reports whether it, and what was sent before, may still arrive. No call is
+// inside; the caller holds rx and tx.
+func (i *conn) sayBye() bool {
+	if !i.gone && !i.sendFailed {
+		i.api.bye()
+	}
+	return !i.gone && !i.sendFailed
 }
 
 // closeSockets closes the connection's sockets. Any goroutine may call it, once.
@@ -299,6 +301,13 @@ const closeTime = 2 * time.Second
 // sentAll sends the rest, and reports whether the peer's kernel has everything, or the connection cannot send any more:
 // closing a socket with bytes that were not received would discard what was sent. The caller holds Mu.
 func (i *conn) sentAll(now time.Time) bool {
+	if i.wire == nil { // the leader has not answered yet; up, or lost, ends that
+		late := now.After(i.deadline)
+		if late {
+			_ = i.link.sock.Close()
+		}
+		return late || i.link.state != linkLeft
+	}
 	i.flush()
 	i.rx.lock()
 	i.tx.lock()

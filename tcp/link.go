@@ -37,6 +37,7 @@ const (
 	linkOffered           // the follower has been sent take, and has no instance yet
 	linkMatched           // the follower has an instance for it, and is about to send stand
 	linkAsked             // the follower has sent stand; the leader may have given its instance up meanwhile
+	linkLeft              // and has given its instance up: the leader may be up already, and gets an orderly end
 	linkUp                // it carries messages: the socket is the connection's
 	linkOver
 )
@@ -141,7 +142,7 @@ func (l *link) handle(m note) error {
 		_ = l.send(note{kind: noteUp})
 		l.up(m.token)
 		return errUp
-	case m.kind == noteUp && l.state == linkAsked:
+	case m.kind == noteUp && (l.state == linkAsked || l.state == linkLeft):
 		l.up(l.token)
 		return errUp
 	case m.kind == noteWelcome && m.code == refuseBusy &&
@@ -155,10 +156,17 @@ func (l *link) handle(m note) error {
 
 // up gives the socket to the instance. The caller holds Mu.
 func (l *link) up(theirs uint64) {
+	i, left := l.conn, l.state == linkLeft
 	l.state = linkUp
 	l.pendingPeer.pause = 0
 	l.pendingPeer.taken = remove(l.pendingPeer.taken, l)
-	l.conn.establish(l, theirs)
+	if i.establish(l, theirs); left && i.wire != nil {
+		i.rx.lock()
+		i.tx.lock()
+		i.sayBye()
+		i.tx.unlock()
+		i.rx.unlock()
+	}
 	l.pendingPeer.advance()
 }
 

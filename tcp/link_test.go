@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/kit"
 	"github.com/bywash/bywash/internal/lab/attack"
 )
 
@@ -90,5 +91,72 @@ func TestNoteOfEndedLinkIsNoViolation(t *testing.T) {
 	var counted driver.Counters
 	if c.Counters(&counted); counted.BadFrames != 0 {
 		t.Errorf("%d bad frames are counted, want 0", counted.BadFrames)
+	}
+}
+
+// A follower that gives its instance up while the leader confirms the link ends the leader's connection in order.
+func TestGivenUpBeforeUpIsOrderlyEnd(t *testing.T) {
+	for _, track := range []driver.Track{driver.Small, driver.Large} {
+		t.Run(track.String(), func(t *testing.T) {
+			leader, follower, x := waitsForFollower(t, track)
+			func() {
+				leader.Mu.Lock() // so it does not answer yet
+				defer leader.Mu.Unlock()
+				y := asksLeader(t, leader, follower)
+				if err := y.Self.Disconnect(); err != nil {
+					t.Fatal(err)
+				}
+			}()
+			endsInOrder(t, x)
+		})
+	}
+}
+
+// A leader that gives its instance up when the link comes up ends the follower's connection in order.
+func TestLeaderGivenUpAtUpIsOrderlyEnd(t *testing.T) {
+	leader, follower, x := waitsForFollower(t, driver.Small)
+	var y *conn
+	func() {
+		leader.Mu.Lock()
+		defer leader.Mu.Unlock()
+		y = asksLeader(t, leader, follower)
+		x.Life.Close() // Disconnect goes on below: the goroutine of the link gets the lock first
+	}()
+	attack.Await(t, "the link is up", func() bool {
+		leader.Mu.Lock()
+		defer leader.Mu.Unlock()
+		return x.link.state == linkUp
+	})
+	x.OnClose(kit.StateConnecting)
+	endsInOrder(t, y)
+}
+
+// asksLeader has the follower connect, and waits until it has answered for its link.
+func asksLeader(t *testing.T, leader, follower *share) *conn {
+	t.Helper()
+	i, err := follower.Connect(leader.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	y := connOf(i)
+	attack.Await(t, "the follower has answered", func() bool {
+		follower.Mu.Lock()
+		defer follower.Mu.Unlock()
+		return y.link != nil && y.link.state == linkAsked
+	})
+	return y
+}
+
+// endsInOrder waits until a connection that is established has ended.
+func endsInOrder(t *testing.T, i *conn) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), attack.MaxWait)
+	defer cancel()
+	if err := i.ConnectWait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	attack.Await(t, "the connection has ended", func() bool { i.receive(); return i.State() != kit.StateUp })
+	if err := i.Err(); !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("the other side has given up: %v, want %v", err, driver.ErrClosed)
 	}
 }

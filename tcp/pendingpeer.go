@@ -218,13 +218,19 @@ func (p *pendingPeer) hangUp() {
 // leave removes an instance that its user has given up. The caller holds Mu.
 func (p *pendingPeer) leave(i *conn) {
 	p.waiting = remove(p.waiting, i)
-	if l := i.link; l != nil && l.state != linkUp {
-		if l.state == linkMatched { // the leader relies on it: it shall take another link
-			_ = l.send(note{kind: noteWelcome, code: refuseBusy})
+	if l := i.link; l != nil {
+		switch l.state {
+		case linkUp:
+		case linkAsked:
+			l.state = linkLeft
+		default:
+			if l.state == linkMatched { // the leader relies on it: it shall take another link
+				_ = l.send(note{kind: noteWelcome, code: refuseBusy})
+			}
+			p.taken = remove(p.taken, l)
+			l.state = linkOver
+			_ = l.sock.Close()
 		}
-		p.taken = remove(p.taken, l)
-		l.state = linkOver
-		_ = l.sock.Close()
 	}
 	p.advance()
 }
