@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/kit"
 	"github.com/bywash/bywash/internal/lab/attack"
 )
 
@@ -85,4 +86,35 @@ func TestHeldMessagesWakeKeepAlive(t *testing.T) {
 		n, err := unix.IoctlGetInt(fd, unix.SIOCINQ) // reading would wake the goroutine: there is more room
 		return err == nil && n == messages*frameSize(len("held"))
 	})
+}
+
+// A silent peer is broken within the dead time after its last bytes, and one that is stopped for 0.8 of it is not.
+func TestChecksKeepDeadTime(t *testing.T) {
+	c := aContext(t, driver.Small, map[string]string{"dead-time": "1h"})
+	i, fd := c.fed(t)
+	defer unix.Close(fd)
+	c.Mu.Lock() // the keep-alive goroutine checks nothing meanwhile
+	defer c.Mu.Unlock()
+	i.hasSent.Store(true) // just after a check
+	sign, b := 0, make([]byte, 16)
+	for n := 0; n <= 0; n, _ = unix.Read(fd, b) {
+		if sign++; sign > checks {
+			t.Fatalf("no sign of life in %d checks, the dead time has %d", sign, checks)
+		}
+		i.checkAlive(1)
+		i.signOfLife()
+	}
+	i.hasReceived.Store(true)
+	i.checkAlive(1) // for bytes that came up to one check ago
+	silent := 0
+	for i.State() == kit.StateUp {
+		i.checkAlive(1)
+		silent++
+	}
+	if silent+1 > checks {
+		t.Errorf("silence is found up to %d checks after the last bytes, the dead time has %d", silent+1, checks)
+	}
+	if stopped := float64(silent - sign); stopped < 0.8*checks {
+		t.Errorf("a peer that is stopped for %v checks is broken, want none below 0.8 of %d", stopped, checks)
+	}
 }
