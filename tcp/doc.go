@@ -30,11 +30,12 @@
 //
 // # Connecting
 //
-// Both sides dial, so that one direction that works is enough (dial.go, listen.go). The side with the lower incarnation
-// leads: it takes one proven link for each of its calls of Connect, in their order, and the other side matches it with
-// its own calls (pendingpeer.go). The leader confirms each match, because its instance may have been given up
-// meanwhile. Links without an instance are closed by the side that dialed them. Those that wait for the other side's
-// call end after 30 s, or when there are too many (pending.go): they are dialed again as long as their user waits.
+// Both sides dial, so that one direction that works is enough unless dialing in the other one is refused at once, as by
+// a process that is gone (dial.go, listen.go). The side with the lower incarnation leads: it takes one proven link for
+// each of its calls of Connect, in their order, and the other side matches it with its own calls (pendingpeer.go). The
+// leader confirms each match, because its instance may have been given up meanwhile. Links without an instance are
+// closed by the side that dialed them. Those that wait for the other side's call end after 30 s, or when there are too
+// many (pending.go): they are dialed again as long as their user waits.
 //
 // # When the peer dies
 //
