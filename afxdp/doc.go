@@ -40,6 +40,9 @@
 //	multi-buffer auto | off: frames of several chunks for the large track, where the MTU is
 //	            longer than a chunk; both ends need Linux 6.6, and no encryption
 //
+// Contexts of one process on one device must have the same of these options, but for encrypt, window and dead-time:
+// otherwise opening fails with driver.ErrInvalid.
+//
 // # Paths
 //
 // [driver.Instance].Path returns how frames get to and from the device: "native-zerocopy", "native-copy" or "skb-copy",

@@ -352,10 +352,12 @@ func TestContextsShareADevice(t *testing.T) {
 	if a.URL() == b.URL() {
 		t.Error("both have one url")
 	}
-	if c, err := openAt(p, 0, driver.Small, map[string]string{"port": "7777"}); !errors.Is(err, driver.ErrInvalid) {
-		t.Errorf("another port: %v, want %v", err, driver.ErrInvalid)
-		if err == nil {
-			_ = c.Close()
+	for name, value := range map[string]string{"port": "7777", "checksum": "on", "busy-poll": "50us", "huge-pages": "on"} {
+		if c, err := openAt(p, 0, driver.Small, map[string]string{name: value}); !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("%s=%s: %v, want %v", name, value, err, driver.ErrInvalid)
+			if err == nil {
+				_ = c.Close()
+			}
 		}
 	}
 }

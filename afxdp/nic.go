@@ -131,7 +131,7 @@ func openNIC(device string, o options) (*nic, error) {
 	defer nics.Unlock()
 	if n := nics.open[key]; n != nil {
 		if !n.opts.shares(o) {
-			return nil, fmt.Errorf("%w: %s is open in this process with other options (carrier, port, queues, mode, copy, frames and multi-buffer must be the same)",
+			return nil, fmt.Errorf("%w: %s is open in this process with other options (carrier, port, queues, mode, copy, checksum, frames, busy-poll, huge-pages and multi-buffer must be the same)",
 				driver.ErrInvalid, device)
 		}
 		n.refs++
@@ -147,9 +147,12 @@ func openNIC(device string, o options) (*nic, error) {
 
 const never = link.Time(1<<63 - 1)
 
+// shares reports whether a context with the options p can use a NIC that was opened with o: those that the NIC takes
+// from its first context must be the same.
 func (o options) shares(p options) bool {
 	return o.kind == p.kind && o.port == p.port && fmt.Sprint(o.queues) == fmt.Sprint(p.queues) && o.attach == p.attach &&
-		o.copying == p.copying && o.frames == p.frames && o.single == p.single
+		o.copying == p.copying && o.verify == p.verify && o.sum4 == p.sum4 && o.frames == p.frames &&
+		o.busyPoll == p.busyPoll && o.huge == p.huge && o.single == p.single
 }
 
 // slack returns how many chunks receive packets without credit: acknowledgements, greetings and forgeries.
