@@ -59,6 +59,7 @@ type Match struct {
 	EtherType uint16
 	UDPPort   uint16
 	All       bool
+	VLANs     bool
 }
 
 const TxMetadataLen int = 24

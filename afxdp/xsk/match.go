@@ -9,8 +9,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// A Match selects the frames for the sockets: those that fulfil at least one of its fields. They may carry one VLAN
-// tag.
+// A Match selects the frames for the sockets: those that fulfil at least one of EtherType, UDPPort and All. They may
+// carry one VLAN tag. The program does not see a tag that the device has removed: ethtool -K DEV rxvlan off keeps it.
 type Match struct {
 	// EtherType selects frames with this EtherType, 0x0600 or more; 0: none.
 	EtherType uint16
@@ -21,10 +21,14 @@ type Match struct {
 
 	// All selects all frames. The kernel's stack then sees none.
 	All bool
+
+	// VLANs selects frames of all VLANs, too. Without it EtherType and UDPPort select only frames without a tag, or with
+	// number 0 in it: the others belong to VLAN devices of the kernel.
+	VLANs bool
 }
 
 func (m Match) check() error {
-	if m == (Match{}) {
+	if m.EtherType == 0 && m.UDPPort == 0 && !m.All {
 		return errors.New("nothing is matched: set EtherType, UDPPort or All")
 	}
 	if m.EtherType != 0 && m.EtherType < 0x0600 {
@@ -86,6 +90,9 @@ func (m Match) instructions(sockets int) asm.Instructions {
 		vlan := need(ethHeader + vlanTag)
 		vlan[0] = vlan[0].WithSymbol("tagged")
 		add(vlan...)
+		if !m.VLANs {
+			add(asm.LoadMem(rType, rData, 14, asm.Half), asm.And.Imm(rType, wire(0x0fff)), asm.JNE.Imm(rType, 0, "pass"))
+		}
 		add(asm.LoadMem(rType, rData, 16, asm.Half), asm.Add.Imm(rData, vlanTag))
 		add(asm.Mov.Reg(rType, rType).WithSymbol("plain"))
 		if m.EtherType != 0 {

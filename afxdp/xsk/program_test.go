@@ -54,6 +54,7 @@ func (p testProgram) ours(frame []byte) bool {
 // A frame is built from its parts.
 type packet struct {
 	tag      uint16 // EtherType of a VLAN tag; 0: none
+	vlan     uint16 // priority and number in the tag
 	etype    uint16
 	options  int    // 32-bit words of IPv4 options
 	fragment uint16 // flags and offset of IPv4
@@ -66,7 +67,7 @@ func (p packet) bytes() []byte {
 	b := make([]byte, 12)
 	if p.tag != 0 {
 		b = binary.BigEndian.AppendUint16(b, p.tag)
-		b = append(b, 0, 7)
+		b = binary.BigEndian.AppendUint16(b, p.vlan)
 	}
 	b = binary.BigEndian.AppendUint16(b, p.etype)
 	switch p.etype {
@@ -98,12 +99,17 @@ func TestProgramTakesOursAndNothingElse(t *testing.T) {
 		want  bool
 	}{
 		{"EtherType", ether, packet{etype: etype}, true},
-		{"EtherType, tagged", ether, packet{tag: 0x8100, etype: etype}, true},
+		{"EtherType, priority tag", ether, packet{tag: 0x8100, vlan: 0xe000, etype: etype}, true},
 		{"EtherType, service tag", ether, packet{tag: 0x88a8, etype: etype}, true},
+		{"EtherType of a VLAN", ether, packet{tag: 0x8100, vlan: 7, etype: etype}, false},
+		{"EtherType of a service VLAN", ether, packet{tag: 0x88a8, vlan: 0x800, etype: etype}, false},
+		{"EtherType of a VLAN, all VLANs", Match{EtherType: etype, VLANs: true}, packet{tag: 0x8100, vlan: 7, etype: etype}, true},
 		{"another EtherType", ether, packet{etype: etype + 1}, false},
 		{"ARP", udp, packet{etype: 0x0806, port: port}, false},
 		{"UDP/IPv4", udp, packet{etype: 0x0800, proto: 17, port: port}, true},
-		{"UDP/IPv4, tagged", udp, packet{tag: 0x8100, etype: 0x0800, proto: 17, port: port}, true},
+		{"UDP/IPv4, priority tag", udp, packet{tag: 0x8100, vlan: 0x6000, etype: 0x0800, proto: 17, port: port}, true},
+		{"UDP/IPv4 of a VLAN", udp, packet{tag: 0x8100, vlan: 0x6001, etype: 0x0800, proto: 17, port: port}, false},
+		{"UDP/IPv4 of a VLAN, all VLANs", Match{UDPPort: port, VLANs: true}, packet{tag: 0x8100, vlan: 7, etype: 0x0800, proto: 17, port: port}, true},
 		{"UDP/IPv4, other port", udp, packet{etype: 0x0800, proto: 17, port: port + 1}, false},
 		{"UDP/IPv4, options", udp, packet{etype: 0x0800, options: 10, proto: 17, port: port}, true},
 		{"UDP/IPv4, do not fragment", udp, packet{etype: 0x0800, fragment: 0x4000, proto: 17, port: port}, true},
@@ -111,7 +117,8 @@ func TestProgramTakesOursAndNothingElse(t *testing.T) {
 		{"UDP/IPv4, later fragment", udp, packet{etype: 0x0800, fragment: 1, proto: 17, port: port}, false},
 		{"TCP/IPv4", udp, packet{etype: 0x0800, proto: 6, port: port}, false},
 		{"UDP/IPv6", udp, packet{etype: 0x86dd, proto: 17, port: port}, true},
-		{"UDP/IPv6, tagged", udp, packet{tag: 0x8100, etype: 0x86dd, proto: 17, port: port}, true},
+		{"UDP/IPv6, priority tag", udp, packet{tag: 0x8100, etype: 0x86dd, proto: 17, port: port}, true},
+		{"UDP/IPv6 of a VLAN", udp, packet{tag: 0x8100, vlan: 4095, etype: 0x86dd, proto: 17, port: port}, false},
 		{"UDP/IPv6, other port", udp, packet{etype: 0x86dd, proto: 17, port: port + 1}, false},
 		{"IPv6 fragment", udp, packet{etype: 0x86dd, proto: 44, port: port}, false},
 		{"TCP/IPv6", udp, packet{etype: 0x86dd, proto: 6, port: port}, false},
@@ -144,6 +151,9 @@ func (m Match) ours(b []byte) bool {
 		if len(b) < 18 {
 			return false
 		}
+		if !m.VLANs && binary.BigEndian.Uint16(b[14:])&0x0fff != 0 {
+			return false
+		}
 		etype, b = binary.BigEndian.Uint16(b[16:]), b[4:]
 	}
 	if m.EtherType != 0 && etype == m.EtherType {
@@ -168,12 +178,18 @@ func (m Match) ours(b []byte) bool {
 }
 
 func TestProgramAgreesWithItsModel(t *testing.T) {
-	m := Match{EtherType: 0x88b5, UDPPort: 4791}
+	for _, vlans := range []bool{false, true} {
+		testProgramAgrees(t, Match{EtherType: 0x88b5, UDPPort: 4791, VLANs: vlans})
+	}
+}
+
+func testProgramAgrees(t *testing.T, m Match) {
 	p := load(t, m)
 	oneOf := func(v ...uint16) *rapid.Generator[uint16] { return rapid.OneOf(rapid.SampledFrom(v), rapid.Uint16()) }
 	rapid.Check(t, func(r *rapid.T) {
 		b := packet{
 			tag:      oneOf(0, 0x8100, 0x88a8).Draw(r, "tag"),
+			vlan:     oneOf(0, 0xe000, 7).Draw(r, "VLAN"),
 			etype:    oneOf(0x88b5, 0x0800, 0x86dd, 0x8100).Draw(r, "EtherType"),
 			options:  rapid.IntRange(0, 10).Draw(r, "options"),
 			fragment: oneOf(0, 0x4000, 0x2000).Draw(r, "fragment"),
@@ -191,7 +207,7 @@ func TestProgramAgreesWithItsModel(t *testing.T) {
 }
 
 func TestMatchOfNothingIsRefused(t *testing.T) {
-	for _, m := range []Match{{}, {EtherType: 0x05ff}} {
+	for _, m := range []Match{{}, {VLANs: true}, {EtherType: 0x05ff}} {
 		if err := m.check(); err == nil {
 			t.Errorf("%+v: accepted", m)
 		}
