@@ -5,6 +5,7 @@ package afxdp
 import (
 	"context"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -30,6 +31,8 @@ type route struct {
 	peer atomic.Pointer[carrier.Peer]
 	stop context.CancelFunc
 	refs int // guarded by Context.mu
+
+	updating sync.Mutex // the latest hop is stored last
 }
 
 // newPath prepares the headers towards a peer.
@@ -162,12 +165,14 @@ func (r *route) resolve(ctx context.Context) {
 	}
 }
 
-// update stores the resolver's present result.
+// update stores the resolver's present result. Two goroutines call it: resolve's and the resolver's.
 func (r *route) update() {
 	peer := r.peer.Load()
 	if peer == nil {
 		return
 	}
+	r.updating.Lock()
+	defer r.updating.Unlock()
 	hop, err := peer.Hop()
 	if err != nil {
 		r.set(nil, err, 0)
