@@ -63,6 +63,7 @@ type nic struct {
 	waits      kit.Watch
 	leaving    atomic.Int32  // closed connections of all contexts whose peers have not confirmed
 	wakeup     chan struct{} // wakes the queue goroutines
+	opened     atomic.Bool   // linkChanged keeps filter up to date
 	closing    atomic.Bool
 	tasks      sync.WaitGroup
 }
@@ -242,6 +243,8 @@ func (n *nic) open(device string) (err error) {
 	for k := range n.queues {
 		n.tasks.Go(func() { n.runQueue(&n.queues[k]) })
 	}
+	n.opened.Store(true)
+	n.linkChanged() // the MAC address may have changed since the look-up
 	return nil
 }
 

@@ -44,9 +44,9 @@ func newPath(cfg carrier.Config, number uint8) (*peerPath, error) {
 	return &peerPath{path: p, headerLen: p.HeaderLen(), number: number}, nil
 }
 
-// config returns the settings that all paths of the NIC share.
-func (n *nic) config(kind carrier.Kind, src netip.AddrPort) carrier.Config {
-	cfg := carrier.Config{Kind: kind, SrcMAC: n.filter.MAC, Src: src}
+// config returns the settings of a path that do not depend on the peer.
+func (n *nic) config(kind carrier.Kind, mac carrier.MAC, src netip.AddrPort) carrier.Config {
+	cfg := carrier.Config{Kind: kind, SrcMAC: mac, Src: src}
 	if kind == carrier.UDP4 {
 		cfg.Checksum = n.opts.sum4 // package link has a better checksum
 	}
@@ -55,7 +55,7 @@ func (n *nic) config(kind carrier.Kind, src netip.AddrPort) carrier.Config {
 
 // reply returns the way back to the sender of the frame that is being handled.
 func (n *nic) reply() *peerPath {
-	cfg := n.config(n.from.Kind, n.from.Dst)
+	cfg := n.config(n.from.Kind, n.filter.MAC, n.from.Dst)
 	cfg.DstMAC, cfg.Dst = n.from.SrcMAC, n.from.Src
 	if n.from.Kind == carrier.Ether {
 		cfg.Src = netip.AddrPortFrom(netip.Addr{}, n.opts.port)
@@ -100,7 +100,8 @@ func (c *share) routeTo(to address) (link.Route, *route) {
 	}
 	c.nic.unlock()
 	if to.kind == carrier.Ether {
-		cfg := c.nic.config(to.kind, netip.AddrPortFrom(netip.Addr{}, c.opts.port))
+		l, _ := c.nic.res.Link() // the MAC address of a device that is down is known, too
+		cfg := c.nic.config(to.kind, l.MAC, netip.AddrPortFrom(netip.Addr{}, c.opts.port))
 		cfg.DstMAC, cfg.Dst = to.mac, netip.AddrPortFrom(netip.Addr{}, to.port)
 		p, err := newPath(cfg, uint8(to.number))
 		r.set(p, err, c.deviceMTU())
@@ -179,8 +180,8 @@ func (r *route) update() {
 		return
 	}
 	n := r.ctx.nic
-	cfg := n.config(r.to.kind, netip.AddrPortFrom(hop.Src, r.ctx.opts.port))
-	cfg.SrcMAC, cfg.DstMAC, cfg.Dst = hop.SrcMAC, hop.DstMAC, netip.AddrPortFrom(r.to.ip, r.to.port)
+	cfg := n.config(r.to.kind, hop.SrcMAC, netip.AddrPortFrom(hop.Src, r.ctx.opts.port))
+	cfg.DstMAC, cfg.Dst = hop.DstMAC, netip.AddrPortFrom(r.to.ip, r.to.port)
 	p, err := newPath(cfg, uint8(r.to.number))
 	r.set(p, err, hop.MTU)
 }
@@ -197,14 +198,15 @@ func (n *nic) routeChanged(p *carrier.Peer) {
 	}
 }
 
-// linkChanged adapts the NIC to a new MAC address of the device.
+// linkChanged adapts the NIC to the present MAC address of the device. While the NIC is being opened, the resolver's
+// goroutine may call it before n.res and n.filter are set: it leaves them alone, and open calls it at the end.
 func (n *nic) linkChanged() {
-	if n.res == nil {
-		return // not open yet
+	if !n.opened.Load() {
+		return
 	}
-	if l, err := n.res.Link(); err == nil {
-		n.mustLock()
+	n.mustLock()
+	if l, err := n.res.Link(); err == nil { // under the lock: the latest address is stored last
 		n.filter.MAC = l.MAC
-		n.unlock()
 	}
+	n.unlock()
 }
