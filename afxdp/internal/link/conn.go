@@ -172,11 +172,9 @@ func (c *Conn) fit(n int) {
 	}
 }
 
-// askAt returns when a silent peer is pinged, first and again: often enough that losses do not make it look dead.
-func (c *Conn) askAt() Time {
-	dead := Time(c.e.cfg.DeadTime)
-	return max(c.lastReceived+dead/4, c.pingAt+dead/16)
-}
+// askAt returns when a silent peer is pinged, first and again. A peer that stops just before a ping, or is cut off, for
+// up to seven eighths of the dead time is heard before that ends, and losses do not make it look dead.
+func (c *Conn) askAt() Time { return max(c.lastReceived, c.pingAt) + Time(c.e.cfg.DeadTime)/16 }
 
 // genuine decrypts a packet, or verifies its checksum. It returns nil if the packet is not what the peer sent.
 func (c *Conn) genuine(b []byte, rest [][]byte) []byte {

@@ -37,8 +37,8 @@
 //     nor replay packets; without it, an attacker on the path can forge them.
 //   - A connection whose peer is silent for the dead time breaks, and so does one whose oldest fragment does not arrive
 //     for that time although the peer answers: on a path that takes no packets of 1200 bytes, for example. A peer
-//     that was stopped for less loses nothing, whatever others answer in its place. A peer that was started again is
-//     noticed at once.
+//     that was stopped or cut off for up to seven eighths of it loses nothing, whatever others answer in its place: an
+//     idle peer is pinged every sixteenth. A peer that was started again is noticed at once.
 //   - If the path stops taking long packets, messages go on in shorter ones, as long as it takes 1200 bytes.
 //   - No message allocates memory.
 //

@@ -85,6 +85,26 @@ func TestHostStoppedForLessThanTheDeadTimeLosesNothing(t *testing.T) {
 	})
 }
 
+// An idle peer that stops or is cut off is not taken for dead too early, whenever the last ping was.
+func TestIdlePeerHasMostOfTheDeadTime(t *testing.T) {
+	const dead, phases = Time(time.Second), 32
+	for phase := range Time(phases) {
+		for what, fault := range map[string]func(s *sim){
+			"stopped for 9/10": func(s *sim) { s.w.stallAt, s.w.stallFor = s.now, dead*9/10 },
+			"cut off for 6/7":  func(s *sim) { s.w.cutFrom, s.w.cutTo = s.now, s.now+dead*6/7 },
+		} {
+			s, x, y := pair(t, 1, faultless())
+			s.pass(dead + phase*dead/4/phases)
+			fault(s)
+			s.pass(2 * dead)
+			if err := errors.Join(x.err, y.err); err != nil {
+				s.fail("%s of the dead time, %v later: %v", what, time.Duration(phase*dead/4/phases), err)
+			}
+			s.finish()
+		}
+	}
+}
+
 // The one that slept longer is notified by its peer, when it wakes, that there is no connection any more.
 func TestHostStoppedForLongerIsBrokenAndLearnsIt(t *testing.T) {
 	seedsOf(t, 40, func(t *testing.T, seed uint64) {
