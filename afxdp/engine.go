@@ -237,7 +237,10 @@ func (n *nic) runQueue(q *queue) {
 			}
 			n.polledSoon.Store(false)
 		} else if wait = min(wait, longestSleep); wait > 0 {
-			_, _ = q.sock.Wait(rxEvent, wait)
+			// A waiter that has begun to watch the same queue meanwhile may be the one that is to wake.
+			if got, _ := q.sock.Wait(rxEvent, wait); got&xsk.EventWake != 0 && n.waits.Watching() {
+				q.sock.Wake()
+			}
 		}
 		n.run()
 		n.sweepRoutes()
