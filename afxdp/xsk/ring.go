@@ -85,83 +85,53 @@ func (r *ring) needWakeup(zeroCopy bool) bool {
 	return atomic.LoadUint32(r.flags)&unix.XDP_RING_NEED_WAKEUP != 0
 }
 
-// An addrRing carries addresses of chunks: the fill and completion rings.
-type addrRing struct {
-	ring
-	slots []uint64
-}
-
-func (r *addrRing) put(addrs []uint64) int {
-	n := min(r.free(uint32(len(addrs))), uint32(len(addrs)))
-	if n == 0 {
-		return 0
-	}
-	at := r.prod & r.mask
-	if k := copy(r.slots[at:], addrs[:n]); k < int(n) {
-		copy(r.slots, addrs[k:n])
-	}
-	r.publish(n)
-	return int(n)
-}
-
-func (r *addrRing) get(addrs []uint64) int {
-	n := min(r.pending(uint32(len(addrs))), uint32(len(addrs)))
-	if n == 0 {
-		return 0
-	}
-	at := r.cons & r.mask
-	if k := copy(addrs[:n], r.slots[at:]); k < int(n) {
-		copy(addrs[k:n], r.slots)
-	}
-	r.release(n)
-	return int(n)
-}
-
-// A descRing carries descriptors of frames: the receive and transmit rings.
-type descRing struct {
-	ring
-	slots []Desc
-}
-
-func (r *descRing) put(descs []Desc) int {
-	n := min(r.free(uint32(len(descs))), uint32(len(descs)))
-	if n == 0 {
-		return 0
-	}
-	at := r.prod & r.mask
-	if k := copy(r.slots[at:], descs[:n]); k < int(n) {
-		copy(r.slots, descs[k:n])
-	}
-	r.publish(n)
-	return int(n)
-}
-
-func (r *descRing) get(descs []Desc) int {
-	n := min(r.pending(uint32(len(descs))), uint32(len(descs)))
-	if n == 0 {
-		return 0
-	}
-	at := r.cons & r.mask
-	if k := copy(descs[:n], r.slots[at:]); k < int(n) {
-		copy(descs[k:n], r.slots)
-	}
-	r.release(n)
-	return int(n)
-}
-
 // A slot is an element of a ring.
 type slot interface{ uint64 | Desc }
 
-// mapRing maps one ring of a socket and returns it with its slots.
-func mapRing[S slot](fd int, page int64, off *unix.XDPRingOffset, size uint32) (ring, []S, error) {
+// A queue is a ring with its slots: the fill and completion rings carry addresses of chunks, the receive and transmit
+// rings descriptors of frames.
+type queue[S slot] struct {
+	ring
+	slots []S
+}
+
+func (q *queue[S]) put(from []S) int {
+	n := min(q.free(uint32(len(from))), uint32(len(from)))
+	if n == 0 {
+		return 0
+	}
+	at := q.prod & q.mask
+	if k := copy(q.slots[at:], from[:n]); k < int(n) {
+		copy(q.slots, from[k:n])
+	}
+	q.publish(n)
+	return int(n)
+}
+
+func (q *queue[S]) get(to []S) int {
+	n := min(q.pending(uint32(len(to))), uint32(len(to)))
+	if n == 0 {
+		return 0
+	}
+	at := q.cons & q.mask
+	if k := copy(to[:n], q.slots[at:]); k < int(n) {
+		copy(to[k:n], q.slots)
+	}
+	q.release(n)
+	return int(n)
+}
+
+// mmap maps one of a socket's rings.
+func (q *queue[S]) mmap(fd int, page int64, off *unix.XDPRingOffset, size int) error {
 	var s S
-	length := int(off.Desc) + int(size)*int(unsafe.Sizeof(s))
+	length := int(off.Desc) + size*int(unsafe.Sizeof(s))
 	mem, err := unix.Mmap(fd, page, length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
 	if err != nil {
-		return ring{}, nil, fmt.Errorf("map a ring of %d entries: %w", size, err)
+		return fmt.Errorf("map a ring of %d entries: %w", size, err)
 	}
-	r := overlay(mem, off, size)
-	return r, unsafe.Slice((*S)(unsafe.Pointer(&mem[off.Desc])), size), nil
+	q.ring = overlay(mem, off, uint32(size))
+	q.slots = unsafe.Slice((*S)(unsafe.Pointer(&mem[off.Desc])), size)
+	return nil
 }
 
 // overlay makes a ring of mapped memory that may be in use, and starts at its present indexes.

@@ -35,7 +35,7 @@ func TestRingIsAQueueAcrossTheWrapOfItsIndexes(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		size := uint32(1) << rapid.IntRange(0, 6).Draw(r, "log size")
 		a, b, slots := pair[uint64](size, rapid.SampledFrom(starts).Draw(r, "start"))
-		in, out := addrRing{a, slots}, addrRing{b, slots}
+		in, out := queue[uint64]{a, slots}, queue[uint64]{b, slots}
 		var model []uint64
 		next := uint64(0)
 		for range rapid.IntRange(1, 200).Draw(r, "steps") {
@@ -76,7 +76,7 @@ func TestRingIsAQueueAcrossTheWrapOfItsIndexes(t *testing.T) {
 func TestRingCarriesEverythingBetweenTwoCores(t *testing.T) {
 	for _, start := range starts {
 		a, b, slots := pair[Desc](64, start)
-		in, out := descRing{a, slots}, descRing{b, slots}
+		in, out := queue[Desc]{a, slots}, queue[Desc]{b, slots}
 		const total = 200_000
 		go func() {
 			var batch [7]Desc
@@ -108,7 +108,7 @@ func TestRingCarriesEverythingBetweenTwoCores(t *testing.T) {
 }
 
 func TestClosedRingIsEmptyAndFull(t *testing.T) {
-	fill, rx := addrRing{ring: noRing()}, descRing{ring: noRing()}
+	fill, rx := queue[uint64]{ring: noRing()}, queue[Desc]{ring: noRing()}
 	if n := fill.put(make([]uint64, 3)); n != 0 {
 		t.Errorf("put %d, want 0", n)
 	}
@@ -133,7 +133,7 @@ func TestNeedWakeupIsTheKernelsFlag(t *testing.T) {
 
 func BenchmarkRingBatch32(b *testing.B) {
 	p, c, slots := pair[Desc](2048, 0)
-	in, out := descRing{p, slots}, descRing{c, slots}
+	in, out := queue[Desc]{p, slots}, queue[Desc]{c, slots}
 	var batch [32]Desc
 	for b.Loop() {
 		in.put(batch[:])

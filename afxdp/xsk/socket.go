@@ -102,11 +102,11 @@ type Socket struct {
 
 	publishes bool // the kernel publishes at once what it has sent: see idleCalls
 
-	fill addrRing
-	rx   descRing
+	fill queue[uint64]
+	rx   queue[Desc]
 	_    [64]byte // the two sides may run on two cores
-	tx   descRing
-	comp addrRing
+	tx   queue[Desc]
+	comp queue[uint64]
 	_    [64]byte
 
 	wait waiter
@@ -241,23 +241,19 @@ func (s *Socket) mapRings() (err error) {
 	if err := getsockopt(s.fd, unix.XDP_MMAP_OFFSETS, unsafe.Pointer(&off), unsafe.Sizeof(off)); err != nil {
 		return fmt.Errorf("get the layout of the rings (Linux 5.4): %w", err)
 	}
-	s.fill.ring, s.fill.slots, err = mapRing[uint64](s.fd, unix.XDP_UMEM_PGOFF_FILL_RING, &off.Fr, uint32(s.cfg.Fill))
-	if err != nil {
+	if err = s.fill.mmap(s.fd, unix.XDP_UMEM_PGOFF_FILL_RING, &off.Fr, s.cfg.Fill); err != nil {
 		return err
 	}
-	s.comp.ring, s.comp.slots, err =
-		mapRing[uint64](s.fd, unix.XDP_UMEM_PGOFF_COMPLETION_RING, &off.Cr, uint32(s.cfg.Completion))
-	if err != nil {
+	if err = s.comp.mmap(s.fd, unix.XDP_UMEM_PGOFF_COMPLETION_RING, &off.Cr, s.cfg.Completion); err != nil {
 		return err
 	}
 	if s.cfg.Rx > 0 {
-		s.rx.ring, s.rx.slots, err = mapRing[Desc](s.fd, unix.XDP_PGOFF_RX_RING, &off.Rx, uint32(s.cfg.Rx))
-		if err != nil {
+		if err = s.rx.mmap(s.fd, unix.XDP_PGOFF_RX_RING, &off.Rx, s.cfg.Rx); err != nil {
 			return err
 		}
 	}
 	if s.cfg.Tx > 0 {
-		s.tx.ring, s.tx.slots, err = mapRing[Desc](s.fd, unix.XDP_PGOFF_TX_RING, &off.Tx, uint32(s.cfg.Tx))
+		err = s.tx.mmap(s.fd, unix.XDP_PGOFF_TX_RING, &off.Tx, s.cfg.Tx)
 	}
 	return err
 }
