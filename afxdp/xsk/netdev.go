@@ -38,58 +38,46 @@ func (l LinkState) String() string {
 	return "gone"
 }
 
-// ifreq is struct ifreq of net/if.h: a name and 24 bytes of many kinds, aligned
-// for each of them.
-type ifreq struct {
-	name [unix.IFNAMSIZ]byte
-	data [3]uint64
-}
+// The ioctls below ask the kernel about a device in the namespace of the socket fd, which does not depend on the
+// thread. The socket must not be of AF_XDP.
 
-// ethtoolRequest is an ifreq with a pointer in it.
-type ethtoolRequest struct {
-	name [unix.IFNAMSIZ]byte
-	data unsafe.Pointer
-	_    [2]uint64
-}
-
-// ioctl asks the kernel about a device in the namespace of the socket fd, which does not depend on the thread. The
-// socket must not be of AF_XDP.
-func ioctl(fd int, request uint, arg unsafe.Pointer) error {
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(request), uintptr(arg)); errno != 0 {
+// ethtool carries out the command in the structure that data points to.
+func ethtool(fd int, name string, data unsafe.Pointer) error {
+	var r struct { // struct ifreq of net/if.h with a pointer in it
+		name [unix.IFNAMSIZ]byte
+		data unsafe.Pointer
+		_    [2]uint64
+	}
+	r.data = data
+	copy(r.name[:len(r.name)-1], name)
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&r)))
+	if errno != 0 {
 		return errno
 	}
 	return nil
 }
 
-// ethtool carries out the command in the structure that data points to.
-func ethtool(fd int, name string, data unsafe.Pointer) error {
-	r := ethtoolRequest{data: data}
-	copy(r.name[:len(r.name)-1], name)
-	return ioctl(fd, unix.SIOCETHTOOL, unsafe.Pointer(&r))
-}
-
 func lookupDevice(fd int, name string) (device, error) {
-	var r ifreq
-	if name == "" || len(name) >= len(r.name) {
+	r, err := unix.NewIfreq(name)
+	if name == "" || err != nil {
 		return device{}, fmt.Errorf("%q is no name of a device: %w", name, unix.ENODEV)
 	}
-	copy(r.name[:], name)
-	if err := ioctl(fd, unix.SIOCGIFINDEX, unsafe.Pointer(&r)); err != nil {
+	if err := unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, r); err != nil {
 		return device{}, fmt.Errorf("no such device (ip link lists them): %w", err)
 	}
-	return device{name: name, index: int(*(*int32)(unsafe.Pointer(&r.data)))}, nil
+	return device{name: name, index: int(r.Uint32())}, nil
 }
 
 // link returns the state of the device. Calls of AF_XDP return ENETDOWN and ENXIO, but do not report a missing carrier.
 func (d device) link(fd int) LinkState {
-	var r ifreq
-	*(*int32)(unsafe.Pointer(&r.data)) = int32(d.index)
+	var r unix.Ifreq
+	r.SetUint32(uint32(d.index))
 	for _, request := range []uint{unix.SIOCGIFNAME, unix.SIOCGIFFLAGS} {
-		if ioctl(fd, request, unsafe.Pointer(&r)) != nil {
+		if unix.IoctlIfreq(fd, request, &r) != nil {
 			return LinkGone
 		}
 	}
-	switch flags := *(*uint16)(unsafe.Pointer(&r.data)); {
+	switch flags := r.Uint16(); {
 	case flags&unix.IFF_UP == 0:
 		return LinkDown
 	case flags&unix.IFF_RUNNING == 0:
