@@ -23,11 +23,11 @@ func BenchmarkSum(b *testing.B) {
 func eachFrame(b *testing.B, f func(b *testing.B, p *Path, frame []byte, payload int)) {
 	for _, k := range []Kind{UDP4, UDP6, Ether} {
 		for _, check := range []Checksum{ChecksumFull, ChecksumNone} {
-			if k == Ether && check != ChecksumFull {
+			if k != UDP4 && check != ChecksumFull {
 				continue
 			}
 			for _, n := range []int{64, 1400} {
-				b.Run(fmt.Sprintf("%v/%s/%d", k, [...]string{"sum", "", "nosum"}[check], n), func(b *testing.B) {
+				b.Run(fmt.Sprintf("%v/%s/%d", k, [...]string{"sum", "nosum"}[check], n), func(b *testing.B) {
 					p, err := NewPath(with(aConfig(k), func(c *Config) { c.Checksum = check }))
 					if err != nil {
 						b.Fatal(err)
@@ -51,7 +51,7 @@ func BenchmarkPut(b *testing.B) {
 }
 
 func BenchmarkParse(b *testing.B) {
-	f := &Filter{Kinds: allKinds, MAC: mac2, addr4: dst4.Addr(), addr6: dst6.Addr(), Port: 7070, noSum6: true}
+	f := &Filter{Kinds: allKinds, MAC: mac2, Port: 7070}
 	eachFrame(b, func(b *testing.B, _ *Path, frame []byte, _ int) {
 		for b.Loop() {
 			if _, code := Parse(frame, f); code != OK {

@@ -12,10 +12,9 @@ type Code uint8
 const (
 	OK            Code = iota
 	OtherMAC           // destination is another MAC
-	OtherVLAN          // another VLAN, or a tag where none is expected, or none
+	OtherVLAN          // the tag of a VLAN
 	OtherType          // an EtherType, or a kind, that the filter does not accept
 	OtherProtocol      // not UDP, or behind IPv6 extension headers
-	OtherAddr          // destination is another IP address
 	OtherPort          // destination is another port
 	BadSource          // an impossible source: multicast, loopback, unspecified, port 0
 	BadVersion         // the IP version contradicts the EtherType, or an unknown version of kind Ether
@@ -30,7 +29,7 @@ const (
 
 var codeNames = [Codes]string{
 	OK: "ok", OtherMAC: "other MAC", OtherVLAN: "other VLAN", OtherType: "other EtherType",
-	OtherProtocol: "other protocol", OtherAddr: "other address", OtherPort: "other port",
+	OtherProtocol: "other protocol", OtherPort: "other port",
 	BadSource: "impossible source", BadVersion: "wrong version", BadLength: "wrong length",
 	BadFragment: "fragment", BadHeaderSum: "wrong IPv4 header checksum", BadSum: "wrong UDP checksum",
 	BadNoSum: "no UDP checksum over IPv6",

@@ -10,29 +10,29 @@
 //	kind   bytes  what
 //	all    6      MAC of the next hop
 //	       6      MAC of the sender
-//	       0, 4   with a VLAN: 0x8100, then priority 0 and the number (16 bits)
-//	       2      EtherType: udp4 0x0800, udp6 0x86dd, ether 0x88b5 unless configured
+//	       0, 4   when parsing, a tag without the number of a VLAN: 0x8100, priority (4 bits), 0 (12 bits)
+//	       2      EtherType: udp4 0x0800, udp6 0x86dd, ether 0x88b5
 //
 //	udp4   1      0x45: version, 5 words of header; when parsing, options are skipped
-//	       1      DSCP (6 bits), ECN (2 bits)
+//	       1      DSCP and ECN: 0
 //	       2      length of the IP packet: 28 + payload
 //	       2      identification: 0
 //	       2      0x4000: don't fragment; when parsing, fragments are refused
-//	       1      time to live, 64 unless configured
+//	       1      time to live: 64
 //	       1      17: UDP
 //	       2      checksum of this header, always checked
 //	       4, 4   source, destination
 //
-//	udp6   4      version 6 (4 bits), DSCP (6 bits), ECN (2 bits), flow label (20 bits): a hash of
+//	udp6   4      version 6 (4 bits), DSCP and ECN 0 (8 bits), flow label (20 bits): a hash of
 //	              addresses and ports
 //	       2      length behind this header: 8 + payload
 //	       1      17: UDP; when parsing, extension headers are refused
-//	       1      hop limit, 64 unless configured
+//	       1      hop limit: 64
 //	       16, 16 source, destination
 //
 //	udp4,  2, 2   source port, destination port
 //	udp6   2      8 + payload
-//	       2      checksum, or 0 where ChecksumNone asks for it
+//	       2      checksum, or over IPv4 0 with ChecksumNone
 //
 //	ether  1      0x42, the protocol under the shared EtherType
 //	       1      1, the version
@@ -42,7 +42,7 @@
 //	all    n      payload
 //
 // The payload begins at a fixed offset: 42 bytes (udp4), 62 (udp6), 22 (ether), and
-// 4 more with a VLAN. Of the MTU, 28, 48 or 8 bytes are not payload.
+// 4 more with a tag. Of the MTU, 28, 48 or 8 bytes are not payload.
 //
 // # Next hops
 //
@@ -60,6 +60,6 @@
 //
 // # Limits
 //
-// IPv4 options and IPv6 extension headers are never sent. At most one 802.1Q tag is accepted. Put writes into one piece
+// IPv4 options and IPv6 extension headers are never sent, and neither are 802.1Q tags. At most one is accepted. Put writes into one piece
 // of memory; only [ParsePieces] accepts several.
 package carrier

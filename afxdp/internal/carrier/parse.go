@@ -11,14 +11,11 @@ import (
 type Verify uint8
 
 const (
-	// VerifyFull computes the checksum. It accepts zero, "not computed", over IPv4, and over IPv6 only with
-	// [Filter].noSum6.
+	// VerifyFull computes the checksum. It accepts zero, "not computed", over IPv4 alone.
 	VerifyFull Verify = iota
 	// VerifyPartial also accepts the sum of the pseudo-header alone. The kernel of a peer on the same machine (veth)
 	// leaves that for a device to complete, but the frame passes no device.
 	VerifyPartial
-	// VerifyNone ignores the checksum, because the device has verified it.
-	VerifyNone
 )
 
 // Filter describes the frames to accept. The zero value of a field accepts any; Kinds must be set. Parse only reads a
@@ -26,18 +23,9 @@ const (
 type Filter struct {
 	Kinds [Ether + 1]bool // kinds to accept, as in Kinds: [...]bool{carrier.UDP4: true}
 
-	MAC   MAC        // destination; a device in promiscuous mode shows frames for others
-	addr4 netip.Addr // destination with UDP4; not in the form of IPv6
-	addr6 netip.Addr // destination with UDP6; without a zone
-	Port  uint16     // destination
-
-	// vlan is the number that an 802.1Q tag must have. 0 accepts untagged frames and tags without a number. A device
-	// that removes tags (rxvlan) hides them.
-	vlan uint16
-
-	etherType uint16 // of kind Ether; 0 means [EtherType]
-	Verify    Verify // of UDP
-	noSum6    bool   // take UDP over IPv6 without a checksum (RFC 6935)
+	MAC    MAC    // destination; a device in promiscuous mode shows frames for others
+	Port   uint16 // destination
+	Verify Verify // of UDP
 }
 
 // Arrived is an accepted frame.
@@ -47,14 +35,13 @@ type Arrived struct {
 	Dst     netip.AddrPort // kind Ether has ports, and no addresses
 	SrcMAC  MAC
 	Kind    Kind
-	ecn     uint8 // the two bits of RFC 3168; 3 is congestion experienced
 }
 
 // Parse finds the payload of a frame, which begins with its Ethernet header and has no frame check sequence. Any bytes
 // may be passed: Parse checks all values of headers before it uses them. The frame must not change during the call.
 //
-// An IPv4 header may have options, which are ignored. Fragments and IPv6 extension headers are refused. Bytes behind
-// the UDP datagram or the IP packet are cut off.
+// An 802.1Q tag may have a priority, but no number of a VLAN. An IPv4 header may have options, which are ignored.
+// Fragments and IPv6 extension headers are refused. Bytes behind the UDP datagram or the IP packet are cut off.
 //
 // The result is only valid with code [OK].
 func Parse(frame []byte, want *Filter) (a Arrived, code Code) { return parse(frame, nil, want) }
@@ -82,27 +69,22 @@ func parse(frame []byte, rest [][]byte, want *Filter) (a Arrived, code Code) {
 		return a, OtherMAC
 	}
 	a.SrcMAC = MAC(frame[6:])
-	t, b, vlan := binary.BigEndian.Uint16(frame[12:]), frame[etherLen:], uint16(0)
+	t, b := binary.BigEndian.Uint16(frame[12:]), frame[etherLen:]
 	if t == typeVLAN {
 		if len(b) < vlanLen {
 			return a, BadLength
 		}
-		vlan = binary.BigEndian.Uint16(b) & 0xfff
+		if binary.BigEndian.Uint16(b)&0xfff != 0 {
+			return a, OtherVLAN
+		}
 		t, b = binary.BigEndian.Uint16(b[2:]), b[vlanLen:]
-	}
-	if vlan != want.vlan {
-		return a, OtherVLAN
-	}
-	own := want.etherType
-	if own == 0 {
-		own = EtherType
 	}
 	switch {
 	case t == typeIP4 && want.Kinds[UDP4]:
 		code = a.parseIP4(b, rest, want)
 	case t == typeIP6 && want.Kinds[UDP6]:
 		code = a.parseIP6(b, rest, want)
-	case t == own && want.Kinds[Ether]:
+	case t == EtherType && want.Kinds[Ether]:
 		code = a.parseOwn(b, rest, want)
 	default:
 		return a, OtherType
@@ -128,10 +110,6 @@ func (a *Arrived) parseIP4(b []byte, rest [][]byte, want *Filter) Code {
 	case b[9] != protoUDP:
 		return OtherProtocol
 	}
-	dst := netip.AddrFrom4([4]byte(b[16:]))
-	if want.addr4.IsValid() && dst != want.addr4 {
-		return OtherAddr
-	}
 	if binary.BigEndian.Uint16(b[6:])&0x3fff != 0 { // more fragments, or an offset
 		return BadFragment
 	}
@@ -139,11 +117,11 @@ func (a *Arrived) parseIP4(b []byte, rest [][]byte, want *Filter) Code {
 		return BadHeaderSum
 	}
 	// 0/8 is "this network", 127/8 the host itself, 224/4 groups (RFC 1122, section 3.2.1.3).
-	src := netip.AddrFrom4([4]byte(b[12:]))
+	src, dst := netip.AddrFrom4([4]byte(b[12:])), netip.AddrFrom4([4]byte(b[16:]))
 	if b[12] == 0 || b[12] == 127 || b[12]>>4 == 14 || src == broadcast4 {
 		return BadSource
 	}
-	a.Kind, a.ecn = UDP4, b[1]&3
+	a.Kind = UDP4
 	return a.parseUDP(b[n:min(total, len(b))], rest, b[12:20], src, dst, want)
 }
 
@@ -168,15 +146,12 @@ func (a *Arrived) parseIP6(b []byte, rest [][]byte, want *Filter) Code {
 		return OtherProtocol
 	}
 	src, dst := netip.AddrFrom16([16]byte(b[8:])), netip.AddrFrom16([16]byte(b[24:]))
-	if want.addr6.IsValid() && dst != want.addr6 {
-		return OtherAddr
-	}
 	// An IPv4-mapped address represents an IPv4 one inside a host (RFC 4291, section 2.5.5.2); the
 	// kernel drops packets from one, too.
 	if src.IsMulticast() || src.IsLoopback() || src.IsUnspecified() || src.Is4In6() {
 		return BadSource
 	}
-	a.Kind, a.ecn = UDP6, b[1]>>4&3
+	a.Kind = UDP6
 	return a.parseUDP(b[ip6Len:min(ip6Len+length, len(b))], rest, b[8:40], src, dst, want)
 }
 
@@ -203,10 +178,8 @@ func (a *Arrived) parseUDP(b []byte, rest [][]byte, addrs []byte, src, dst netip
 	}
 	length = min(length, len(b))
 	b = b[:length]
-	if want.Verify != VerifyNone {
-		if code := checkUDP(b, rest, addrs, want, a.Kind); code != OK {
-			return code
-		}
+	if code := checkUDP(b, rest, addrs, want, a.Kind); code != OK {
+		return code
 	}
 	a.Src, a.Dst, a.Payload = netip.AddrPortFrom(src, from), netip.AddrPortFrom(dst, to), b[udpLen:]
 	return OK
@@ -215,7 +188,7 @@ func (a *Arrived) parseUDP(b []byte, rest [][]byte, addrs []byte, src, dst netip
 func checkUDP(b []byte, rest [][]byte, addrs []byte, want *Filter, kind Kind) Code {
 	given := binary.BigEndian.Uint16(b[checksumOffset:])
 	if given == 0 {
-		if kind == UDP6 && !want.noSum6 {
+		if kind == UDP6 {
 			return BadNoSum
 		}
 		return OK

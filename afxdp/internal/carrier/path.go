@@ -41,15 +41,16 @@ const (
 	udpLen   = 8
 	ownLen   = 8
 
-	// MaxHeader is the most bytes of headers in front of a payload, of any kind.
+	// MaxHeader is the most bytes of headers in front of a payload, of any kind, with a tag.
 	MaxHeader = etherLen + vlanLen + ip6Len + udpLen
 )
 
-// HeaderLen returns the number of bytes in front of the payload of a frame that a Path writes, or 0 for an unknown
-// kind. It depends on nothing else, so that payloads can be laid out before the peer's path is known.
-func (k Kind) HeaderLen(vlan bool) int {
+// HeaderLen returns the number of bytes in front of the payload of a frame that a Path writes or, if tagged, of one that
+// Parse accepts with a tag; or 0 for an unknown kind. It depends on nothing else, so that payloads can be laid out before
+// the peer's path is known.
+func (k Kind) HeaderLen(tagged bool) int {
 	n := etherLen
-	if vlan {
+	if tagged {
 		n += vlanLen
 	}
 	switch k {
@@ -96,7 +97,7 @@ const (
 
 	protoUDP = 17
 
-	// EtherType is the default of kind Ether: the first of the two "local experimental" EtherTypes of IEEE Std 802
+	// EtherType is that of kind Ether: the first of the two "local experimental" EtherTypes of IEEE Std 802
 	// (clause 9.2). Any owner of a segment may use it there, if a protocol subtype and a version follow, as in the
 	// header of this package.
 	EtherType = 0x88b5
@@ -104,7 +105,7 @@ const (
 	ownSubtype = 0x42
 	ownVersion = 1
 
-	defaultHopLimit = 64
+	hopLimit = 64 // time to live
 )
 
 // Checksum is the content of the checksum field of UDP.
@@ -113,11 +114,7 @@ type Checksum uint8
 const (
 	// ChecksumFull is the checksum of headers and payload, computed by Put.
 	ChecksumFull Checksum = iota
-	// ChecksumPartial is the sum of the pseudo-header alone, not inverted. The device completes it, for which its
-	// transmit metadata needs Path.checksumStart and checksumOffset (xdp_metadata in the kernel's documentation of
-	// AF_XDP).
-	ChecksumPartial
-	// ChecksumNone is zero, "not computed". Over IPv6 a receiver accepts it only if it is configured to (RFC 6935).
+	// ChecksumNone is zero, "not computed", over IPv4 alone.
 	ChecksumNone
 )
 
@@ -130,20 +127,11 @@ type Config struct {
 	SrcMAC MAC // this side's
 	DstMAC MAC // the next hop's
 
-	// VLAN is the number in an 802.1Q tag, 1 to 4094; 0 sends untagged.
-	VLAN uint16
-
 	// Src and Dst are addresses and ports. Kind Ether uses only the ports. Zones are
 	// ignored: the device is the zone.
 	Src, Dst netip.AddrPort
 
-	hopLimit uint8    // time to live; 0 means 64
-	dscp     uint8    // differentiated services code point, 0 to 63
-	ecn      uint8    // the two bits of RFC 3168: 0 not capable, 1 ECT(1), 2 ECT(0)
 	Checksum Checksum // of UDP
-
-	// etherType is for kind Ether; 0 means [EtherType].
-	etherType uint16
 }
 
 // Path writes the headers in front of payloads to one peer. It is immutable: any number of goroutines may use one, and
@@ -153,14 +141,14 @@ type Config struct {
 // would never get the whole packet. Their identification therefore has no meaning (RFC 6864, section 4.1) and is zero,
 // as in the kernel's packets.
 type Path struct {
-	head   [MaxHeader]byte
+	head   [MaxHeader - vlanLen]byte
 	n      uint8
 	udp    uint8 // offset of the UDP header
 	kind   Kind
 	check  Checksum
 	max    int
 	ipSum  uint64 // of the IPv4 header, without its length
-	udpSum uint64 // of the pseudo-header and, with ChecksumFull, the ports, without lengths
+	udpSum uint64 // of the pseudo-header and the ports, without lengths
 }
 
 // NewPath checks c and prepares its headers. It returns an error if an address, port or number is missing or does not
@@ -172,20 +160,13 @@ func NewPath(c Config) (Path, error) {
 	p := Path{kind: c.Kind, check: c.Checksum, max: c.Kind.maxPayload()}
 	b := append(p.head[:0], c.DstMAC[:]...)
 	b = append(b, c.SrcMAC[:]...)
-	if c.VLAN != 0 {
-		b = be16(b, typeVLAN, c.VLAN)
-	}
 	switch c.Kind {
 	case UDP4:
 		b = p.appendIP4(be16(b, typeIP4), &c)
 	case UDP6:
 		b = p.appendIP6(be16(b, typeIP6), &c)
 	case Ether:
-		t := c.etherType
-		if t == 0 {
-			t = EtherType
-		}
-		b = be16(b, t, ownSubtype<<8|ownVersion, c.Dst.Port(), c.Src.Port(), 0)
+		b = be16(b, EtherType, ownSubtype<<8|ownVersion, c.Dst.Port(), c.Src.Port(), 0)
 	}
 	p.n = uint8(len(b))
 	return p, nil
@@ -201,7 +182,7 @@ func be16(b []byte, vs ...uint16) []byte {
 func (p *Path) appendIP4(b []byte, c *Config) []byte {
 	at := len(b)
 	src, dst := c.Src.Addr().Unmap().As4(), c.Dst.Addr().Unmap().As4()
-	b = append(b, 0x45, c.dscp<<2|c.ecn, 0, 0, 0, 0, 0x40, 0, c.hops(), protoUDP, 0, 0)
+	b = append(b, 0x45, 0, 0, 0, 0, 0, 0x40, 0, hopLimit, protoUDP, 0, 0)
 	b = append(append(b, src[:]...), dst[:]...)
 	p.ipSum = uint64(sum(b[at:]))
 	return p.appendUDP(b, b[at+12:], c)
@@ -210,7 +191,7 @@ func (p *Path) appendIP4(b []byte, c *Config) []byte {
 func (p *Path) appendIP6(b []byte, c *Config) []byte {
 	at := len(b)
 	src, dst := c.Src.Addr().As16(), c.Dst.Addr().As16()
-	b = append(b, 0x60|c.dscp>>2, c.dscp<<6|c.ecn<<4, 0, 0, 0, 0, protoUDP, c.hops())
+	b = append(b, 0x60, 0, 0, 0, 0, 0, protoUDP, hopLimit)
 	b = append(append(b, src[:]...), dst[:]...)
 	// Routers may spread flows by the label instead of the ports (RFC 6437): it is a hash of the addresses and ports.
 	flow := flowLabel(sum(b[at+8:]), c.Src.Port(), c.Dst.Port())
@@ -221,18 +202,8 @@ func (p *Path) appendIP6(b []byte, c *Config) []byte {
 
 func (p *Path) appendUDP(b, addrs []byte, c *Config) []byte {
 	p.udp = uint8(len(b))
-	p.udpSum = pseudo(addrs, protoUDP)
-	if c.Checksum == ChecksumFull {
-		p.udpSum += uint64(c.Src.Port()) + uint64(c.Dst.Port())
-	}
+	p.udpSum = pseudo(addrs, protoUDP) + uint64(c.Src.Port()) + uint64(c.Dst.Port())
 	return be16(b, c.Src.Port(), c.Dst.Port(), 0, 0)
-}
-
-func (c *Config) hops() uint8 {
-	if c.hopLimit == 0 {
-		return defaultHopLimit
-	}
-	return c.hopLimit
 }
 
 func (c *Config) check() error {
@@ -255,32 +226,14 @@ func (c *Config) check() error {
 		return fmt.Errorf("MAC %v to %v: both must name one station", c.SrcMAC, c.DstMAC)
 	case c.Src.Port() == 0 || c.Dst.Port() == 0:
 		return fmt.Errorf("ports %d to %d: neither may be 0", c.Src.Port(), c.Dst.Port())
-	case c.VLAN > 4094:
-		return fmt.Errorf("VLAN %d: the highest is 4094", c.VLAN)
-	case c.dscp > 63:
-		return fmt.Errorf("DSCP %d: the highest is 63", c.dscp)
-	case c.ecn > 3:
-		return fmt.Errorf("ECN %d: the highest is 3", c.ecn)
-	case c.Checksum > ChecksumNone:
-		return fmt.Errorf("checksum mode %d: there is no such mode", c.Checksum)
-	case !ownType(c.etherType):
-		return fmt.Errorf("EtherType %#04x: it belongs to another protocol", c.etherType)
+	case c.Checksum != ChecksumFull && c.Kind == UDP6:
+		return fmt.Errorf("a receiver refuses UDP over IPv6 without a checksum")
 	}
 	return nil
 }
 
-// ownType reports whether kind Ether may use t: a type below 0x600 would be a length, and Parse takes the excluded ones
-// for other protocols.
-func ownType(t uint16) bool {
-	return t == 0 || t >= 0x600 && t != typeIP4 && t != typeIP6 && t != typeVLAN
-}
-
 // HeaderLen returns the offset of the payload in a frame, in bytes.
 func (p *Path) HeaderLen() int { return int(p.n) }
-
-// checksumStart returns the offset of the UDP header in bytes, where the sum of a device that completes checksums
-// begins. It is 0 for kind Ether.
-func (p *Path) checksumStart() int { return int(p.udp) }
 
 // Put writes the headers of a frame whose payload is already in frame[HeaderLen():HeaderLen()+payload], and returns the
 // length of the frame. It writes nothing and returns 0 if the payload exceeds the frame, is negative, or is above
@@ -308,15 +261,12 @@ func (p *Path) Put(frame []byte, payload int) int {
 		binary.BigEndian.PutUint16(ip[4:], uint16(length))
 	}
 	binary.BigEndian.PutUint16(udp[4:], uint16(length))
-	switch p.check {
-	case ChecksumFull:
+	if p.check == ChecksumFull {
 		c := ^fold(p.udpSum + 2*length + uint64(sum(udp[udpLen:])))
 		if c == 0 {
 			c = 0xffff // zero would mean "not computed"; both are zero in ones' complement (RFC 768)
 		}
 		binary.BigEndian.PutUint16(udp[checksumOffset:], c)
-	case ChecksumPartial:
-		binary.BigEndian.PutUint16(udp[checksumOffset:], fold(p.udpSum+length))
 	}
 	return len(frame)
 }

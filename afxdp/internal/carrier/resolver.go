@@ -60,7 +60,7 @@ type Hop struct {
 // path MTU that the kernel has learned from ICMP; for UDP the kernel learns it only if one of its sockets has the port.
 //
 // A device that is part of a bridge or bond has no routes and addresses: open the bridge or
-// bond. For frames in a VLAN open the VLAN's device; its number goes into Config.
+// bond. For frames in a VLAN open the VLAN's device.
 type Resolver struct {
 	changed func(*Peer)
 	probe   time.Duration
