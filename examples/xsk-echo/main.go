@@ -19,7 +19,7 @@ func main() {
 	if len(os.Args) != 2 {
 		log.Fatal("usage: xsk-echo INTERFACE")
 	}
-	dev := must(xsk.Open(xsk.Config{Device: os.Args[1], Match: xsk.Match{UDPPort: 7777}}))
+	dev := must(xsk.Open(xsk.Config{Device: os.Args[1], Match: xsk.Match{UDPPort: 7777, VLANs: true}}))
 	fmt.Printf("echoing UDP port 7777 of %s, %s\n", os.Args[1], dev.Mode())
 	for i := range dev.Sockets[1:] { // one for each receive queue
 		go echo(dev, i+1)
