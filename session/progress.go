@@ -28,7 +28,7 @@ type progress struct {
 	tick        uint32       // polls
 	epoch       uint32       // grows while callers make progress: the background keeps out of their way
 	polled      int          // messages that callers took while a watch waited, since one has slept
-	polling     bool         // the goroutine that holds the lock polls, and is counted in pollers
+	polling     bool         // the goroutine that holds the lock is counted in pollers
 	waiting     int          // rails whose watch is in the driver's wait, or about to be, and was not called off
 }
 
@@ -319,12 +319,7 @@ func (n *nic) watch() {
 		switch {
 		case err == nil:
 			pause = firstBackoff
-			s.mu.lock()
-			s.named(i)
-			if len(s.busy) > 0 { // the message may have made room
-				s.pushAll()
-			}
-			s.leave()
+			s.serve(i)
 			runtime.Gosched() // the goroutine that was waiting for the message goes first: see oneP
 		case s.ctx.Err() != nil || err != driver.ErrCanceled && isGone(err):
 			return
@@ -333,6 +328,46 @@ func (n *nic) watch() {
 		}
 	}
 }
+
+// serve takes the messages of an instance that a rail's wait has reported. If no caller polls, it also moves on the
+// chunks of long messages for as long as that goes quickly: the mover would have to be woken first.
+func (s *Session) serve(i driver.Instance) {
+	p := &s.progress
+	s.mu.lock()
+	epoch := p.epoch
+	alone := s.callers.leader == nil && p.pollers.Load() == 0
+	if alone {
+		p.pollers.Add(1)
+	}
+	p.polling = alone
+	s.named(i)
+	if len(s.busy) > 0 { // the message may have made room
+		s.pushAll()
+	}
+	p.polling = false
+	for start := time.Now(); alone && len(s.transfers.pieces) > 0 && len(s.calls) == 0 && p.epoch == epoch && s.onDuty(); {
+		s.leave()
+		runtime.Gosched()
+		s.mu.lock()
+		p.polling = true
+		moved := s.pushAll()
+		moved = s.pollIn() || moved
+		p.polling = false
+		if moved {
+			start = time.Now()
+		} else if time.Since(start) > lively {
+			break
+		}
+	}
+	if alone {
+		p.pollers.Add(-1)
+		s.handOver()
+	}
+	s.leave()
+}
+
+// lively is how long the background polls without a pause after a chunk of a long message moved.
+const lively = 300 * time.Microsecond
 
 // oneP reports whether goroutines of this process run one at a time. A goroutine in a driver's wait then keeps the others
 // from running for as long as the runtime takes to notice a blocking system call, up to 10 ms: as long as callers are
@@ -370,7 +405,6 @@ func (s *Session) mover() {
 	const (
 		shortest = 5 * time.Microsecond
 		longest  = time.Millisecond
-		lively   = 300 * time.Microsecond // no pause for so long after a chunk of a long message moved
 	)
 	pause := shortest
 	defer s.progress.move.close()
