@@ -296,7 +296,7 @@ func TestMessagesPassLongActiveOnesWithoutMemory(t *testing.T) {
 	}
 	close(goOn)
 	if _, err := r.Wait(ctx); err != nil {
-		t.Error(err)
+		t.Fatal(err)
 	}
 	if n := <-handled; n != budget/2 {
 		t.Errorf("the active message that waited has %d bytes, want %d", n, budget/2)

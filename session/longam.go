@@ -171,7 +171,7 @@ func (s *Session) activeEnded(u *unexpected, err error) {
 		*end = u
 	default:
 		g.active.handling = true // nothing overtakes it
-		s.calls = append(s.calls, u.call)
+		s.calls, s.active.called = append(s.calls, u.call), true
 	}
 }
 
@@ -180,7 +180,7 @@ func (g *Gate) handled() {
 	s := g.s
 	if u := g.active.due; u != nil {
 		g.active.due, u.next = u.next, nil
-		s.calls = append(s.calls, u.call)
+		s.calls, s.active.called = append(s.calls, u.call), true
 		return
 	}
 	g.active.handling = false

@@ -268,7 +268,8 @@ const (
 	backoff      = time.Millisecond
 )
 
-// watch sleeps in the wait of a rail's driver and takes messages that arrive, unless callers do.
+// watch sleeps in the wait of a rail's driver and takes messages that arrive, unless callers do. While the handler of a
+// long active message runs, which is the mover's, it takes messages of other peers.
 func (n *nic) watch() {
 	s := n.s
 	defer n.idle.close()
@@ -294,7 +295,7 @@ func (n *nic) watch() {
 		if n.waiting = !away; n.waiting {
 			s.progress.waiting++
 		}
-		s.leave()
+		s.leaveHandlers()
 		if away {
 			seen = now
 			n.idle.sleep(pause)
@@ -305,13 +306,13 @@ func (n *nic) watch() {
 			if n.prober == nil {
 				s.mu.lock()
 				n.pollAll()
-				s.leave()
+				s.leaveHandlers()
 			} else if sends {
 				s.mu.lock()
 				if s.progress.epoch == seen {
 					s.pollIn()
 				}
-				s.leave()
+				s.leaveHandlers()
 			}
 			continue
 		}
@@ -345,23 +346,32 @@ func (s *Session) serve(i driver.Instance) {
 		s.pushAll()
 	}
 	p.polling = false
-	for start := time.Now(); alone && len(s.transfers.pieces) > 0 && len(s.calls) == 0 && p.epoch == epoch && s.onDuty(); {
+	if !alone {
+		s.leaveHandlers()
+		return
+	}
+	for last := time.Now(); len(s.transfers.pieces) > 0 && len(s.calls) == 0 && p.epoch == epoch && s.onDuty() && time.Since(last) < lively; {
 		s.leave()
 		runtime.Gosched()
 		s.mu.lock()
 		p.polling = true
 		moved := s.pushAll()
-		moved = s.pollIn() || moved
-		p.polling = false
-		if moved {
-			start = time.Now()
-		} else if time.Since(start) > lively {
-			break
+		if s.pollIn() || moved {
+			last = time.Now()
 		}
+		p.polling = false
 	}
-	if alone {
-		p.pollers.Add(-1)
-		s.handOver()
+	p.pollers.Add(-1)
+	s.handOver()
+	s.leaveHandlers()
+}
+
+// leaveHandlers is leave, but leaves handlers of long active messages to the mover.
+func (s *Session) leaveHandlers() {
+	if s.active.called {
+		s.wakeMover()
+		s.mu.unlock()
+		return
 	}
 	s.leave()
 }

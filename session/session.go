@@ -244,7 +244,7 @@ func (s *Session) leave() {
 		return
 	}
 	calls := s.calls
-	s.calls, s.called = s.called[:0], nil
+	s.calls, s.called, s.active.called = s.called[:0], nil, false
 	s.mu.unlock()
 	for _, f := range calls {
 		f()
