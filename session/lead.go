@@ -285,6 +285,7 @@ func (r *Request) await(ctx context.Context) error {
 		return r.block(context.Background())
 	}
 	op, g := r.op, r.g
+	r.unfetch()
 	s.free(r)
 	s.leave()
 	if g != nil {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/bywash/bywash/session"
 )
@@ -90,13 +91,19 @@ func TestReceivesArePrefetched(t *testing.T) {
 				t.Errorf("a cancelled receive: %v", err)
 			}
 			receive(long, 0, 0)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			_, err := begin(to.Irecv(2, buf)).Wait(ctx)
+			if cancel(); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("a receive whose context ends: %v", err)
+			}
+			receive(long, 1, 0)
 			begin(s[1].Irecv(session.Tag(3), buf)).Cancel() // from any source
 			st := s[1].Stats()
-			if st.Prefetched != 6 || st.Unfetched != 2 {
-				t.Errorf("%d prefetches, of which %d were not used, want 6 and 2", st.Prefetched, st.Unfetched)
+			if st.Prefetched != 8 || st.Unfetched != 3 {
+				t.Errorf("%d prefetches, of which %d were not used, want 8 and 3", st.Prefetched, st.Unfetched)
 			}
-			if st := s[0].Stats(); st.Prefetched != 6 || st.Unfetched != 0 {
-				t.Errorf("the sender began %d prefetches and did not use %d, want 6 and 0", st.Prefetched, st.Unfetched)
+			if st := s[0].Stats(); st.Prefetched != 7 || st.Unfetched != 0 {
+				t.Errorf("the sender began %d prefetches and did not use %d, want 7 and 0", st.Prefetched, st.Unfetched)
 			}
 		})
 	}
