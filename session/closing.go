@@ -162,9 +162,9 @@ func (g *Gate) refuse() {
 }
 
 // holdBack moves messages of the backlog to the next connection, from the first one that needs a reply, or that waits
-// for credit.
+// for credit. They are older than those that wait for it already.
 func (g *Gate) holdBack() {
-	var rest outQueue
+	var rest, held outQueue
 	behind := g.waitsForCredit()
 	for msg := g.queues.backlog.pop(); msg != nil; msg = g.queues.backlog.pop() {
 		behind = behind || msg.needsReply()
@@ -176,8 +176,9 @@ func (g *Gate) holdBack() {
 		if msg.out != nil {
 			msg.out.releaseMemory() // its memory is registered with this connection's rails
 		}
-		g.queues.later.push(msg)
+		held.push(msg)
 	}
+	g.queues.later.prepend(&held)
 	g.queues.backlog = rest
 	g.close.askedNext = g.close.askedNext || g.close.asked // they were sent before Disconnect
 }
