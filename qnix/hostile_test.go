@@ -400,3 +400,20 @@ func TestDrainIsBounded(t *testing.T) {
 		}
 	}
 }
+
+// A slot's receives may be sent to however many there were before.
+func TestGenerationsGoRound(t *testing.T) {
+	l := &large{}
+	gen := uint32(1)
+	for range 20 {
+		l.out[0].rdv.gen = gen
+		if _, err := l.claim(0); err != nil {
+			t.Fatalf("generation %#x: %v", gen, err)
+		}
+		gen += 1<<29 - 1
+	}
+	l.claims[0].revoked, l.out[0].rdv.gen = gen, gen
+	if _, err := l.claim(0); !errors.Is(err, driver.ErrCanceled) {
+		t.Errorf("a receive that was cancelled: %v", err)
+	}
+}

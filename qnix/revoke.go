@@ -4,6 +4,7 @@ package qnix
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/bywash/bywash/driver"
@@ -85,6 +86,9 @@ func (l *large) claim(k int) (before uint32, err error) {
 	case !after(s.rdv.gen, c.used):
 		return 0, fmt.Errorf("%w: rdv data that was used before", driver.ErrInvalid)
 	}
+	if s.rdv.gen-c.revoked > 1<<30 {
+		c.revoked = s.rdv.gen - 1 // a generation that is 2³¹ ahead would seem to be behind
+	}
 	before, c.used = c.used, s.rdv.gen
 	s.busy, s.revoke = true, false
 	return before, nil
@@ -164,7 +168,12 @@ func (l *large) revoked(m *control) {
 		l.resting[m.slot] &^= 1 << (m.gen % tagsEach)
 		return
 	}
-	l.strays = append(l.strays, rest{int(m.slot), m.gen})
+	stray := rest{int(m.slot), m.gen}
+	if slices.Contains(l.strays, stray) {
+		l.ctx.bad.Add(1)
+		return
+	}
+	l.strays = append(l.strays, stray)
 	l.watched.Store(true)
 	l.ctx.schedule(&l.conn)
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -178,7 +179,8 @@ func spawn(stage, config string, out *os.File, ctx context.Context) error {
 	if ctx != nil {
 		cmd = exec.CommandContext(ctx, exe)
 	}
-	cmd.Env = append(os.Environ(), envStage+"="+stage, envConfig+"="+config)
+	environ := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "BYWASH_SECRET=") }) // it outlives the job
+	cmd.Env = append(environ, envStage+"="+stage, envConfig+"="+config)
 	cmd.ExtraFiles = []*os.File{out}
 	if stage == "2" {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
