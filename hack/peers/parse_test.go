@@ -17,8 +17,7 @@ func read(t *testing.T, name string) string {
 	return string(b)
 }
 
-// Every file in testdata is what the tool printed in a real run; bywash.txt is
-// the interface of design section 7.
+// Every file in testdata is what the tool printed in a real run; bywash.txt is what bywash perf prints.
 func TestFiguresOfRealRuns(t *testing.T) {
 	const m = 1 << 20
 	for _, c := range []struct {

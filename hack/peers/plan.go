@@ -46,7 +46,7 @@ type variant struct {
 	target *target
 }
 
-// target is a figure that design section 8 asks for: ours compared with ref.
+// target is what ours is to reach: factor times the figure ref, at least of a rate, at most of a time.
 type target struct {
 	factor float64
 	ref    string // a limit's name, a side's name, refBest or refAbsolute

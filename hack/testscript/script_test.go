@@ -123,7 +123,7 @@ func five(t *testing.T) {
 }
 `
 
-// connect is its other package. Group hw runs both, group strangers this one.
+// connect is its other package. Group hw runs both, group unauthenticated this one.
 const connect = `package connect
 
 import (
@@ -133,7 +133,7 @@ import (
 	"time"
 )
 
-func TestStranger(t *testing.T) {
+func TestUnauthenticated(t *testing.T) {
 	if os.Getenv("TINY_CASE") == "is interrupted" {
 		f, _ := os.OpenFile(os.Getenv("CHILDREN"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 		fmt.Fprintln(f, os.Getpid())
@@ -198,7 +198,7 @@ func TestSummary(t *testing.T) {
 		shows      []string
 	}{
 		{"nothing", "hw", 0, all, []string{"  1 needs root: makes namespaces\n", "[hw] PASS  tiny/verbs ", "hw: 14 passed, 0 failed, 1 skipped;"}},
-		{"nothing", "hw ++ strangers", 0, "15 passed, 0 failed, 1 skipped", []string{"strangers: 1 passed"}},
+		{"nothing", "hw ++ unauthenticated", 0, "15 passed, 0 failed, 1 skipped", []string{"unauthenticated: 1 passed"}},
 		{"nothing", "hw asan", 0, "14 passed, 0 failed, 2 skipped", []string{"-asan cannot be built here: go: -asan requires cgo"}},
 		{"nothing", "asan", 1, "0 passed, 0 failed, 1 skipped", nil},
 		{"fails once", "hw", 0, all, []string{"Unsteady", "[hw] tiny/verbs.TestSub/bad: 2 runs, 1 failures", "got 1, want 2"}},
@@ -262,8 +262,8 @@ func TestInterruptEndsEveryLane(t *testing.T) {
 		signal     syscall.Signal
 		last       string
 	}{
-		{"group hw ++ strangers", "is interrupted", syscall.SIGINT, "1 passed, 2 failed, 0 skipped"},
-		{"group hw strangers", "is interrupted", syscall.SIGTERM, "1 passed, 2 failed, 0 skipped"},
+		{"group hw ++ unauthenticated", "is interrupted", syscall.SIGINT, "1 passed, 2 failed, 0 skipped"},
+		{"group hw unauthenticated", "is interrupted", syscall.SIGTERM, "1 passed, 2 failed, 0 skipped"},
 		{"group hw", "holds on", syscall.SIGINT, "1 passed, 1 failed, 0 skipped"},
 	} {
 		t.Run(tt.what+" "+tt.args, func(t *testing.T) {

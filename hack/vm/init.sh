@@ -142,12 +142,17 @@ if [ "$VM_LEAKS" = 1 ]; then
 	echo scan >"$leaks"
 	sleep 6
 	echo scan >"$leaks"
-	count=$(grep -c '^unreferenced object' "$leaks")
+	# Linux 6.1 itself loses the name of a class that cannot be registered for lack of memory.
+	awk 'function put() { if (object !~ /kobject_set_name\+[^\n]*\n[^\n]*__class_register\+/) printf "%s", object }
+		/^unreferenced object/ { put(); object = "" }
+		{ object = object $0 "\n" }
+		END { put() }' "$leaks" >/run/leaks
+	count=$(grep -c '^unreferenced object' /run/leaks)
 	if [ "$count" -gt 0 ]; then
 		echo "<3>kmemleak: $count new suspected memory leaks" >/dev/kmsg
 		while IFS= read -r line; do
 			echo "<3>$line" >/dev/kmsg
-		done <"$leaks"
+		done </run/leaks
 	fi
 fi
 echo "exit $status $(cat /proc/sys/kernel/tainted)" >&3

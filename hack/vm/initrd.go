@@ -19,7 +19,7 @@ var initScript []byte
 // applets are busybox's commands that init.sh uses.
 var applets = []string{
 	"sh", "cat", "chroot", "cp", "grep", "hostname", "insmod", "ip", "kill", "ln", "mkdir", "mkfifo", "mount", "nc", "setsid",
-	"sleep", "sync",
+	"sleep", "sync", "awk",
 }
 
 // A guest is the configuration of one machine's boot.

@@ -90,17 +90,17 @@ func forever(what string, post func() error, poll func() (bool, error), begun fu
 
 const regionSize = 64 << 10
 
-// mortals is one context of each track, with connections that are about to break.
-type mortals struct {
+// breakable is one context of each track, with connections that are about to break.
+type breakable struct {
 	ctx     [2]driver.Context
 	region  [2]driver.Region
 	conns   []driver.Instance
 	remotes []driver.RemoteRegion
 }
 
-func stand(t *testing.T, w *wire) *mortals {
+func stand(t *testing.T, w *wire) *breakable {
 	t.Helper()
-	m := &mortals{}
+	m := &breakable{}
 	for _, track := range []driver.Track{driver.Small, driver.Large} {
 		c := open(t, driver.Hints{Track: track, Options: map[string]string{"dead-time": deadTime.String()}})
 		r, err := c.(driver.Registrar).Register(make([]byte, regionSize), driver.RemoteRead|driver.RemoteWrite)
@@ -118,7 +118,7 @@ func stand(t *testing.T, w *wire) *mortals {
 
 // die plays all deaths at once, calls at when they are under way, and checks how
 // each shows after the time that it returns.
-func (m *mortals) die(t *testing.T, at func() time.Time) {
+func (m *breakable) die(t *testing.T, at func() time.Time) {
 	t.Helper()
 	type end struct {
 		err  error
@@ -156,7 +156,7 @@ func (m *mortals) die(t *testing.T, at func() time.Time) {
 }
 
 // recover connects again, on the same contexts, and closes them.
-func (m *mortals) recover(t *testing.T, w *wire) {
+func (m *breakable) recover(t *testing.T, w *wire) {
 	t.Helper()
 	i := join(t, w, m.ctx[driver.Small])
 	in, out := &driver.Packet{IOV: [][]byte{make([]byte, 500)}}, &driver.Packet{IOV: [][]byte{make([]byte, 500)}}
@@ -171,7 +171,7 @@ func (m *mortals) recover(t *testing.T, w *wire) {
 }
 
 // close closes the contexts, which must not take long.
-func (m *mortals) close(t *testing.T) {
+func (m *breakable) close(t *testing.T) {
 	t.Helper()
 	for _, c := range m.ctx {
 		closed := make(chan error, 1)
@@ -212,7 +212,7 @@ func noticed() string { return filepath.Join(os.Getenv("VM_OUT"), "noticed") }
 
 // absent checks that a connection to a machine that is dark gives up when it is
 // asked to.
-func (m *mortals) absent(t *testing.T) {
+func (m *breakable) absent(t *testing.T) {
 	t.Helper()
 	i, err := m.ctx[driver.Small].Connect(m.conns[0].Peer())
 	noErr(t, "connect to a dark machine", err)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-2-Clause
 /*
  * limits - what the hardware allows between two pinned processes.
  *

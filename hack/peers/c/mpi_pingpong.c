@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-2-Clause
 /*
  * mpi_pingpong - latency, bandwidth and message rate between two MPI ranks.
  *

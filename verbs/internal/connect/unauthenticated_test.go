@@ -12,7 +12,7 @@ import (
 
 // An unauthenticated program attacks the socket of oob, in each way (attack.Unauthenticated documents
 // what is asserted).
-func TestStranger(t *testing.T) {
+func TestUnauthenticated(t *testing.T) {
 	onHost(t)
 	for _, way := range []string{"connections", "garbage", "slow bytes"} {
 		t.Run(way, func(t *testing.T) { attack.Unauthenticated(t, way, openTarget) })
