@@ -6,11 +6,13 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // A peer whose hazard word stays set, and that connects again and again, costs memory up to a limit: neither
@@ -85,12 +87,17 @@ func TestCloseBesideDisconnectKeepsRegions(t *testing.T) {
 	i := newFakePeer(t)
 	n := i.connect(c).(*small).conn
 	atomic.StoreUint64(&i.seg.ctl.side[1].hazard, uint64(r.(*region).index)+1)
-	before, _ := n.Conn.Close() // Disconnect has come as far as this
-	ends(t, 5*time.Second, "close", func() { _ = c.Close() })
+	n.ctx.Mu.Lock() // both wait for it
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = n.Disconnect() })
+	within(t, 10*time.Second, "the state to change", func() bool { return n.State() == kit.StateClosed })
+	wg.Go(func() { _ = c.Close() })
+	time.Sleep(time.Millisecond)
+	n.ctx.Mu.Unlock()
+	ends(t, 5*time.Second, "disconnect and close", wg.Wait)
 	if now := regionTables(t); now <= tables {
 		t.Error("the regions were released while the peer was inside one")
 	}
-	n.OnClose(before)
 	atomic.StoreUint64(&i.seg.ctl.side[1].hazard, 0)
 	within(t, 10*time.Second, "the memory is let go", func() bool { return regionTables(t) <= tables })
 }

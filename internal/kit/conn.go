@@ -72,10 +72,12 @@ func (c *Conn) Disconnect() error {
 	return nil
 }
 
-// Shut closes this side: calls fail from here on. The rest is the driver's; see [ConnHooks]. Any goroutine may call it.
+// Shut closes this side: calls fail from here on. The rest is the driver's; see [ConnHooks]. Any goroutine may call it; if
+// another one closes this side, it waits.
 func (c *Conn) Shut() {
 	before, did := c.Close()
 	if !did {
+		<-c.shut
 		return
 	}
 	if before == StateUp {
@@ -84,6 +86,8 @@ func (c *Conn) Shut() {
 	c.Wake()
 	c.Exclude()
 	c.hooks.OnClose(before)
+	close(c.shut)
+	c.Wake() // waits poll again
 }
 
 // Resolve ends connecting: with StateUp, or with StateBroken and the reason. It reports whether this call did. Any

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/internal/kit"
@@ -61,6 +62,46 @@ func TestClosedContext(t *testing.T) {
 	var c driver.Counters
 	if l.Counters(&c); c.Connects != 1 || c.Disconnects != 1 {
 		t.Errorf("%+v", c)
+	}
+}
+
+// slowClose has hooks whose OnClose waits.
+type slowClose struct {
+	kit.ConnHooks
+	begun, goOn chan struct{}
+}
+
+func (h slowClose) OnClose(before kit.State) {
+	close(h.begun)
+	<-h.goOn
+	h.ConnHooks.OnClose(before)
+}
+
+// While one goroutine closes a connection, polls give no packet back, and another one that closes it waits.
+func TestPacketsComeBackAfterTheClose(t *testing.T) {
+	_, n := looped(t)
+	h := slowClose{n, make(chan struct{}), make(chan struct{})}
+	n.SetHooks(h)
+	in := room(8)
+	if err := n.RecvPost(in); err != nil {
+		t.Fatal(err)
+	}
+	first, second := make(chan error, 1), make(chan error, 1)
+	go func() { n.Shut(); first <- nil }()
+	<-h.begun
+	if done, err := n.RecvPoll(in); done {
+		t.Errorf("the receive comes back before the connection is closed: %v", err)
+	}
+	go func() { n.Shut(); second <- nil }()
+	select {
+	case <-second:
+		t.Error("the second call did not wait for the first one")
+	case <-time.After(10 * time.Millisecond):
+	}
+	close(h.goOn)
+	_, _ = finished(t, first), finished(t, second)
+	if done, err := n.RecvPoll(in); !done || !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("after the close: done %v, %v", done, err)
 	}
 }
 

@@ -132,6 +132,9 @@ func (l *Large) poll(p *driver.Packet, sending bool) (bool, error) {
 // closed is the poll of a packet whose connection has been closed on this side, or is not established yet.
 func (l *Large) closed(p *driver.Packet, sending bool) (bool, error) {
 	c := l.conn
+	if c.isClosing() {
+		return false, nil
+	}
 	switch p.Driver.Phase {
 	case driver.Done:
 		return p.Driver.Outcome()

@@ -137,6 +137,7 @@ func TestLargePacketsOutlastTheConnection(t *testing.T) {
 	}
 	s.inside = true
 	s.Close()
+	s.EndClose()
 	if done, err := s.RecvPoll(p); done || err != nil {
 		t.Errorf("the device is inside: %v, %v", done, err)
 	}

@@ -35,6 +35,7 @@ type Life struct {
 	way          way           // how the owner enters; accessed only by the owner
 	after        after         // what Leave does besides; accessed only by the owner
 	settled      chan struct{} // closed once state has left StateConnecting
+	shut         chan struct{} // closed once no other goroutine is at packets any more: after Close
 	gate         Gate          // nil: the common one
 
 	mu     sync.Mutex // changes of state
@@ -101,7 +102,7 @@ func (l *Life) UseGate(g Gate) { l.gate, l.after = g, gated }
 // until any connection has a message.
 func (l *Life) Init(driver, peer string, num uint32, ready *ReadySet, anyone *AnyWaits) {
 	l.driver, l.peer, l.num, l.ready, l.anyone = driver, peer, num, ready, anyone
-	l.settled, l.wakeup = make(chan struct{}), make(chan struct{}, 1)
+	l.settled, l.shut, l.wakeup = make(chan struct{}), make(chan struct{}), make(chan struct{}, 1)
 }
 
 // State is an atomic load.
@@ -164,8 +165,26 @@ func (l *Life) misuse(op string, p *driver.Packet) error {
 	return l.Fault(op, fmt.Errorf("%w: packet: %s", driver.ErrInvalid, what))
 }
 
-// Over returns the error of polling a packet once this side is closed: the packet is the caller's again.
+// isClosing reports whether this side is being closed by a goroutine that may still be at packets, or has to wait for
+// another one that is.
+func (l *Life) isClosing() bool {
+	if l.State() != StateClosed {
+		return false
+	}
+	select {
+	case <-l.shut:
+		return false
+	default:
+		return true
+	}
+}
+
+// Over is the result of polling a packet that could not be looked at from inside. Once this side is closed, the packet is
+// the caller's again.
 func (l *Life) Over(p *driver.Packet, op string) (bool, error) {
+	if l.isClosing() {
+		return false, nil
+	}
 	if l.State() != StateConnecting {
 		p.Buf = nil
 		p.Driver = driver.PacketState{}
@@ -256,6 +275,9 @@ func (l *Life) Polled(op string, p *driver.Packet) (bool, error) {
 // error. It looks at p from inside: the keep-alive goroutine may finish p until then.
 func (l *Life) EnterCancel(p *driver.Packet) (posted bool, err error) {
 	entered := l.Enter()
+	if !entered && l.isClosing() {
+		return false, l.Failure("cancel")
+	}
 	switch p.Driver.Phase {
 	case driver.Done, driver.Canceling:
 	case driver.Posted:

@@ -17,7 +17,7 @@ var ends = map[string]func(*kit.Life){
 	"peer closed, with message": func(l *kit.Life) { l.Arrived(); l.Finish(kit.StatePeerClosed, nil) },
 	"broken":                    func(l *kit.Life) { l.Finish(kit.StateBroken, errLost) },
 	"broken, with message":      func(l *kit.Life) { l.Arrived(); l.Finish(kit.StateBroken, errLost) },
-	"closed":                    func(l *kit.Life) { l.Close() },
+	"closed":                    func(l *kit.Life) { l.Close(); l.EndClose() },
 }
 
 func established(t *testing.T) *kit.Life {
@@ -265,7 +265,11 @@ func TestDroppedReceivesAreOver(t *testing.T) {
 	}
 	l.Close()
 	l.Exclude()
+	if done, err := outcome(t, l, &r, &p); done || err != nil {
+		t.Errorf("while the connection is being closed: %v, %v", done, err)
+	}
 	r.Drop()
+	l.EndClose()
 	if done, err := outcome(t, l, &r, &p); !done || !errors.Is(err, driver.ErrClosed) || p.Driver.Phase != driver.Idle {
 		t.Errorf("%v, %v, phase %v", done, err, p.Driver.Phase)
 	}

@@ -68,8 +68,8 @@ func (b *sendBuffer) Return(l *Life, p *driver.Packet, n, limit int) (buf []byte
 		return nil, false, l.TooLong("send", n, limit)
 	}
 	if !l.Enter() { // a goroutine that closes may be looking at b
-		_, err = l.Over(p, "send")
-		return nil, false, err
+		p.Buf, p.Driver = nil, driver.PacketState{}
+		return nil, false, l.Failure("send")
 	}
 	buf = p.Buf
 	b.p, p.Buf, p.Driver.Phase = nil, nil, driver.Idle

@@ -139,6 +139,9 @@ func (s *Small) SendPoll(p *driver.Packet) (bool, error) {
 func (s *Small) settledSend(p *driver.Packet) (bool, error) {
 	c := s.conn
 	if !c.Enter() {
+		if c.isClosing() {
+			return false, nil
+		}
 		if p.Driver.Phase == driver.Done {
 			return p.Driver.Outcome()
 		}
