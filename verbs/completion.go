@@ -122,6 +122,12 @@ func (c *opened) deliver(wc *ibv.WC) {
 			e.code = 0 // undefined in a failed completion
 		}
 	}
-	n.inbox.push(e)
+	if !n.inbox.push(e) {
+		if c.shared != nil && eventKind(wc.ID>>32) == eventRecv {
+			c.shared.adopt(e.id)
+		}
+		n.Misbehaved("more messages than it may send")
+		return
+	}
 	n.notice(&e)
 }

@@ -38,9 +38,11 @@ type conn struct {
 	sq sendQueue  // for messages and one-sided operations
 	rx *sendQueue // large: of the queue pair for the peer's data; nil on the small track
 	oneSided
-	path     string    // of the last message or one-sided operation
-	qpsReset bool      // the queue pairs are closed
-	grace    time.Time // until when posted requests may complete after the peer's close message
+	path     string      // of the last message or one-sided operation
+	qpsReset bool        // the queue pairs are closed
+	closing  bool        // closed on this side: packets and operations are their callers', who only look whether gone is set
+	gone     atomic.Bool // the device does not use memory for this connection any more
+	grace    time.Time   // until when posted requests may complete after the peer's close message
 }
 
 // track is the part of a connection that depends on its track.
@@ -142,6 +144,7 @@ func (n *conn) prepare(theirs []byte) error {
 
 // OnClose implements kit.ConnHooks. From here on the goroutine finishClose owns the connection.
 func (n *conn) OnClose(before kit.State) {
+	n.closing = true
 	wait := before != kit.StateConnecting && n.api.sendClose() && before == kit.StateUp
 	n.ctx.tasks.Go(func() { n.finishClose(wait) })
 }

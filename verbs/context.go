@@ -278,6 +278,7 @@ func (c *opened) Release() error {
 		try(q.cq.Close)
 	}
 	if c.channel != nil {
+		_ = c.channel.SetDeadline(time.Unix(1, 0)) // pump ends also if a queue cannot be destroyed, and then the channel
 		try(c.channel.Close)
 	}
 	if c.pd != nil {

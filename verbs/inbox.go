@@ -24,8 +24,9 @@ type event struct {
 	imm   uint32
 }
 
-// inbox carries events from the goroutine that drains the completion queue to the connection's owner. It cannot
-// overflow: it has room for every work request that the connection can have.
+// inbox carries events from the goroutine that drains the completion queue to the connection's owner. It
+// has room for every work request that the connection can have. In shared mode a peer can take receives of others: what
+// it sends beyond the room ends its connection.
 type inbox struct {
 	ring []event // a power of two
 	_    [40]byte
@@ -42,14 +43,15 @@ func newInbox(room int) inbox {
 	return inbox{ring: make([]event, n)}
 }
 
-// push adds an event. If a faulty device completes more than was posted, the event is dropped.
-func (b *inbox) push(e event) {
+// push adds an event. It returns false if there is no room.
+func (b *inbox) push(e event) bool {
 	t := b.tail.Load()
 	if int(t-b.head.Load()) == len(b.ring) {
-		return
+		return false
 	}
 	b.ring[int(t)&(len(b.ring)-1)] = e
 	b.tail.Store(t + 1)
+	return true
 }
 
 func (b *inbox) empty() bool { return b.head.Load() == b.tail.Load() }

@@ -13,11 +13,15 @@ import (
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
+// keepAlives is how often in the dead time the keep-alive looks at each connection. The second look after its last message
+// finds it idle.
+const keepAlives = 9
+
 // keep keeps idle connections alive. A device notices that a peer is gone only when it sends, so every connection that
 // has sent nothing lately posts a write of 0 bytes, which the peer's device must acknowledge. The peer's process does
 // not see it and may be stopped.
 func (c *opened) keep(live context.Context) {
-	tick := time.NewTicker(c.opts.deadTime / 4)
+	tick := time.NewTicker(c.opts.deadTime / keepAlives)
 	defer tick.Stop()
 	for {
 		select {

@@ -145,7 +145,9 @@ func (l *large) take() {
 		}
 		switch e.kind {
 		case eventRecv:
-			l.announced(&e)
+			if !l.closing {
+				l.announced(&e)
+			}
 		case eventSent:
 			l.complete(q, e.id, ibv.WCSuccess)
 		case eventUnused:
@@ -162,6 +164,7 @@ func (l *large) complete(q *sendQueue, id uint32, status ibv.WCStatus) {
 		switch {
 		case r == nil:
 			return
+		case l.closing:
 		case r.kind == requestPart || r.kind == requestOp:
 			l.finishPart(r, status)
 		case status != ibv.WCSuccess:
@@ -243,7 +246,13 @@ func (l *large) giveBack(s *slot, err error) {
 func (l *large) claims(r *rdvData) bool {
 	c := &l.claim[r.slot]
 	atomic.StoreUint64(&c.claimed, uint64(r.gen)) // a full barrier
-	return int32(uint32(atomic.LoadUint64(&c.cancelled))-r.gen) < 0
+	cancelled := atomic.LoadUint64(&c.cancelled)
+	ahead := r.gen - uint32(cancelled)
+	if ahead > 1<<30 && int32(ahead) > 0 {
+		// A generation that is 2³¹ ahead would seem to be behind. If the peer cancels meanwhile, it sees the claim.
+		atomic.CompareAndSwapUint64(&c.cancelled, cancelled, uint64(r.gen-1))
+	}
+	return int32(ahead) > 0
 }
 
 // fail completes all posted packets after the connection has ended and the device has released the memory.
@@ -268,6 +277,9 @@ func (l *large) fail() {
 	l.failOps(err)
 	l.queue = l.queue[:0]
 }
+
+// InFlight implements kit.ClosingHooks.
+func (l *large) InFlight(*driver.Packet, bool) bool { return !l.gone.Load() }
 
 func (l *large) sendClose() bool {
 	if l.firstBad.Load() != 0 || l.qpsReset || l.sq.room() == 0 {

@@ -54,8 +54,17 @@ type oneSided struct {
 	bounce   *slab          // opDepth buffers of opBounce bytes; allocated at the first short operation that needs one
 }
 
-// close frees the memory of operations. The queue pairs that used it are gone.
-func (o *oneSided) close() { o.bounce.close() }
+// close frees the memory of operations, also of those that were never polled to their end. The queue pairs that used it
+// are gone.
+func (o *oneSided) close() {
+	for k := range o.slots {
+		if r := o.slots[k].region; r != nil {
+			r.Release()
+			o.slots[k].region = nil
+		}
+	}
+	o.bounce.close()
+}
 
 func (n *conn) PutPost(op *driver.Op) error { return n.postOp(op, kit.OpPut) }
 
@@ -299,6 +308,9 @@ func (n *conn) failOps(err error) {
 func (n *conn) OpPoll(op *driver.Op) (bool, error) {
 	if op.Driver.Phase == driver.Posted {
 		if !n.Enter() {
+			if n.State() == kit.StateClosed && !n.gone.Load() {
+				return false, nil // the device may still access the memory
+			}
 			kind := op.Driver.Ticket
 			op.Driver = driver.OpState{}
 			return true, n.Failure(kit.OpKind(kind).String())

@@ -4,6 +4,7 @@ package verbs
 
 import (
 	"bytes"
+	"errors"
 	"testing"
 
 	"github.com/bywash/bywash/driver"
@@ -58,5 +59,55 @@ func TestShortOperationsRegisterNothing(t *testing.T) {
 	}
 	if err := region.Deregister(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestOperationsAtDisconnect: an operation that is under way when its side disconnects comes back once the device is
+// outside of its memory, which it then stays, and its registration is released, also if nobody polls it.
+func TestOperationsAtDisconnect(t *testing.T) {
+	for _, track := range []driver.Track{driver.Small, driver.Large} {
+		for _, n := range []int{opBounce, 1 << 20} {
+			for _, polls := range []bool{true, false} {
+				a, b := pair(t, track, nil)
+				region, err := b.ctx.Register(make([]byte, n), driver.RemoteRead)
+				if err != nil {
+					t.Fatal(err)
+				}
+				one := a.api.(driver.OneSided)
+				remote, err := one.Import(region.Key())
+				if err != nil {
+					t.Fatal(err)
+				}
+				const depth = 8 // not all of them are done at once
+				mem := make([]byte, depth*n)
+				var ops [depth]driver.Op
+				for k := range ops {
+					ops[k] = driver.Op{Local: mem[k*n : (k+1)*n], Remote: remote}
+					if err := one.GetPost(&ops[k]); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := a.api.Disconnect(); err != nil {
+					t.Fatal(err)
+				}
+				for k := range ops {
+					for done := !polls; !done; {
+						var err error
+						if done, err = one.OpPoll(&ops[k]); err != nil && !errors.Is(err, driver.ErrClosed) {
+							t.Errorf("%v, %d bytes: %v", track, n, err)
+						}
+					}
+				}
+				if polls {
+					copy(mem, bytes.Repeat([]byte{2}, len(mem)))
+				}
+				if err := a.ctx.Self().Close(); err != nil {
+					t.Errorf("%v, %d bytes, polled %v: %v", track, n, polls, err)
+				}
+				if polls && bytes.Count(mem, []byte{2}) != len(mem) {
+					t.Errorf("%v, %d bytes: the memory was written after it had come back", track, n)
+				}
+			}
+		}
 	}
 }

@@ -95,12 +95,12 @@ func parseOptions(m map[string]string) (options, error) {
 	return o, err
 }
 
-// ackTimeout returns the longest time-out with which the device gives up within the dead time: it tries seven times,
-// and some devices wait up to four times as long (InfiniBand specification, volume 1, section 9.7.6.1.3). A shorter
-// time-out would take a link that is silent for a moment, or a host whose Soft-RoCE waits for a CPU, for a dead peer.
+// ackTimeout returns the longest time-out with which the device gives up within the dead time, after the keep-alive has
+// found the connection idle: it tries seven times, and some devices wait up to four times as long (InfiniBand
+// specification, volume 1, section 9.7.6.1.3). A shorter time-out would take a link that is silent for a moment, or a host whose Soft-RoCE waits for a CPU, for a dead peer.
 func ackTimeout(dead time.Duration) uint8 {
 	n := uint8(1)
-	for n < 31 && 7*4*(4096*time.Nanosecond<<(n+1)) <= dead {
+	for n < 31 && 7*4*(4096*time.Nanosecond<<(n+1)) <= dead-2*dead/keepAlives {
 		n++
 	}
 	return n

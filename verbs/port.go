@@ -5,6 +5,7 @@ package verbs
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"math/bits"
 	"net"
 	"net/netip"
@@ -145,6 +146,9 @@ func bestGID(gids []ibv.GIDEntry, o options, nets []netInterface) (gid ibv.GIDEn
 	best := -1
 	for _, g := range gids {
 		if o.gidIndex >= 0 && g.Index != o.gidIndex || o.gid.IsValid() && netip.AddrFrom16(g.GID).Unmap() != o.gid {
+			continue
+		}
+		if g.Index > math.MaxUint8 { // a queue pair's attributes have 8 bits for it
 			continue
 		}
 		g.NetDev = interfaceOf(g, nets)

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -180,4 +181,15 @@ func queryPort(p *connect.Port) error {
 		err = m.Close()
 	}
 	return err
+}
+
+// The keep-alive and the device's repetitions together end within the dead time.
+func TestAckTimeoutKeepsTheDeadTime(t *testing.T) {
+	for _, dead := range []time.Duration{100 * time.Millisecond, time.Second, 5 * time.Second, time.Minute, 10 * time.Minute} {
+		worst := func(n uint8) time.Duration { return 7*4*(4096*time.Nanosecond<<n) + 2*dead/keepAlives }
+		n := ackTimeout(dead)
+		if worst(n) > dead || worst(n+1) <= dead {
+			t.Errorf("dead time %v: with time-out %d it takes %v, with %d %v", dead, n, worst(n), n+1, worst(n+1))
+		}
+	}
 }

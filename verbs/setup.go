@@ -149,6 +149,8 @@ func (c *opened) discard(n *conn) {
 	n.api.drop()
 	c.unreserve(n)
 	c.Conns.Remove(n.Number(), n)
+	n.gone.Store(true)
+	n.Wake()
 }
 
 // remove frees a connection that is closed.

@@ -155,6 +155,12 @@ func (s *shared) replace() {
 func (s *shared) put(chain *ibv.RecvChain, id uint32) {
 	b, lkey := s.buffer(id)
 	wr := chain.Next()
+	if wr == nil { // a peer sends what nobody takes
+		if _, err := s.srq.PostRecv(chain); err != nil {
+			chain.Reset()
+		}
+		wr = chain.Next()
+	}
 	wr.ID = requestID(eventRecv, id)
 	wr.AddSGE(address(b), uint32(len(b)), lkey)
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // TestCreditsNeverExceedReceives runs the rules of shared mode on plain counts:
@@ -249,4 +250,50 @@ func asleep(t *testing.T, from, to *conn, track driver.Track) {
 	if err := <-got; err != nil || dst[99] != 7 {
 		t.Fatalf("the message: %v, %d", err, dst[99])
 	}
+}
+
+// TestFloodOfSharedReceives: a peer that sends credits without end, to a connection whose owner takes nothing, loses its
+// connection. Others go on, and all receives come back.
+func TestFloodOfSharedReceives(t *testing.T) {
+	_, b, x, y := several(t, 2, map[string]string{"srq": "256"})
+	attacker := x[0].api.(*small)
+	within(t, "the end of the connection", func() bool {
+		if attacker.Enter() {
+			attacker.ctx.Drain()
+			attacker.take()
+			for attacker.sq.room() > 0 && attacker.State() == kit.StateUp {
+				wr, _ := attacker.sq.add(requestControl, true)
+				wr.SendImm(immediate(codeCredit, 0))
+				if err := attacker.sq.post(); err != nil {
+					break
+				}
+			}
+			attacker.Leave()
+		}
+		b.Drain()
+		return y[0].State() == kit.StateBroken
+	})
+	in := driver.Packet{IOV: [][]byte{make([]byte, 8)}}
+	if done, err := y[0].api.RecvPoll(&in); !done || err == nil {
+		t.Errorf("a receive after the flood: %v, %v", done, err)
+	}
+	if n := y[0].Tally.Bad.Load(); n == 0 {
+		t.Error("the flood is not counted")
+	}
+	for range 100 {
+		out := driver.Packet{IOV: [][]byte{make([]byte, 8)}}
+		if err := errors.Join(y[1].api.RecvPost(&in), x[1].api.SendPost(&out)); err != nil {
+			t.Fatal(err)
+		}
+		finished(t, y[1].api.RecvPoll, &in)
+		finished(t, x[1].api.SendPoll, &out)
+	}
+	for _, c := range append(x, y...) {
+		within(t, "disconnect", func() bool { return !errors.Is(c.api.Disconnect(), driver.ErrBusy) })
+	}
+	within(t, "all receives are spare", func() bool {
+		b.Mu.Lock()
+		defer b.Mu.Unlock()
+		return b.Conns.Len() == 0 && int(b.shared.spare.Load()) == b.shared.total
+	})
 }

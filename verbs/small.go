@@ -118,7 +118,10 @@ func (s *small) came(e *event) {
 		s.gotTail++
 	case codeCredit:
 		s.pool.put(e.id)
-		s.pool.control++
+		if s.pool.control++; s.pool.control > sharedControl { // more than this side has caused
+			s.Misbehaved("credits without end")
+			return
+		}
 	case codeClose:
 		s.pool.put(e.id)
 		return
@@ -146,7 +149,7 @@ func (s *small) complete(id uint32, status ibv.WCStatus) {
 			return
 		case r.kind == requestData:
 			s.slotsOut--
-		case r.kind == requestPart || r.kind == requestOp:
+		case (r.kind == requestPart || r.kind == requestOp) && !s.closing:
 			s.finishPart(r, status)
 		}
 	}

@@ -204,13 +204,15 @@ func (ch *CMChannel) Event(ctx context.Context) (*CMEvent, error) {
 // tryEvent reads an event into ch.event. The caller holds ch by use.
 func (ch *CMChannel) tryEvent() int {
 	ev := &CMEvent{}
+	cmids.Lock() // an id whose event is acknowledged may be destroyed, and its address be another's
 	id, listen, r := rawCMEvent(ch.h, ev)
+	if r >= 0 {
+		ev.ID, ev.Listen = cmids.of[id], cmids.of[listen]
+	}
+	cmids.Unlock()
 	if r < 0 {
 		return r
 	}
-	cmids.Lock()
-	ev.ID, ev.Listen = cmids.of[id], cmids.of[listen]
-	cmids.Unlock()
 	if ev.Type == CMConnectRequest {
 		ev.ID = ch.request(id)
 	}

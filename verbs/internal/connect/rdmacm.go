@@ -26,7 +26,9 @@ type rdmacm struct {
 	events   *ibv.CMChannel
 	listener *ibv.CMID
 	addr     netip.Addr
-	loop     sync.WaitGroup
+	loop     sync.WaitGroup  // of serve
+	live     context.Context // of serve
+	stop     context.CancelFunc
 	accepted func(stream) // handles a dialer; tests replace it
 
 	conns   sync.Mutex // guards what follows
@@ -62,6 +64,7 @@ func openRDMACM(h *hub, o *settings) (carrier, error) {
 	why := errors.New("its interface has no IP address (give it one, or set the option rdmacm-address)")
 	for _, a := range addrs {
 		if why = m.listen(a.Unmap(), o.port); why == nil {
+			m.live, m.stop = context.WithCancel(context.Background())
 			m.loop.Go(m.serve)
 			return m, nil
 		}
@@ -277,7 +280,7 @@ func rejection(ev *ibv.CMEvent, err error) error {
 // serve passes events to their connections until the channel is closed.
 func (m *rdmacm) serve() {
 	for {
-		ev, err := m.events.Event(context.Background())
+		ev, err := m.events.Event(m.live)
 		if err != nil {
 			m.conns.Lock()
 			closing := m.closing
@@ -403,6 +406,9 @@ func (m *rdmacm) release() error {
 		errs = append(errs, m.pd.Close())
 	}
 	errs = append(errs, m.events.Close())
+	if m.stop != nil {
+		m.stop() // an id that could not be destroyed keeps the channel open
+	}
 	m.loop.Wait()
 	return errors.Join(errs...)
 }
