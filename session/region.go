@@ -227,11 +227,13 @@ func (r *Remote) over(l *link) (driver.RemoteRegion, uint8) {
 			continue
 		}
 		if x.link != l {
-			rr, err := l.one.Import(x.key)
-			if err != nil {
-				return nil, 0
+			x.link, x.r = l, nil
+			if rr, err := l.one.Import(x.key); err == nil {
+				x.r = rr
 			}
-			x.link, x.r = l, rr
+		}
+		if x.r == nil {
+			return nil, 0
 		}
 		return x.r, x.flags
 	}

@@ -98,7 +98,7 @@ func (im *imports) find(id, off, n uint64) (p unsafe.Pointer, from *imported, kn
 		}
 		return unsafe.Add(e.base, off), e, true
 	}
-	return nil, nil, false
+	return nil, nil, len(im.all()) >= maxArenas // the peer has shown no more: its memory counts as private
 }
 
 // take removes an arena from the list; the caller drops the list's share.

@@ -318,3 +318,55 @@ func mapped(t *testing.T, p unsafe.Pointer) bool {
 	_, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(p)&^4095, 4096, uintptr(unsafe.Pointer(&vec)))
 	return errno == 0
 }
+
+// Import does not wait for an arena that the peer's table names: a peer may name one that it never shows. Put and get
+// reach its memory by CMA; where that is impossible they wait, and then fail.
+func TestImportDoesNotWaitForArenas(t *testing.T) {
+	a, b := pair(t, driver.Small, nil)
+	own := connOf(a).ctx
+	r, err := own.Register(make([]byte, 64), driver.RemoteWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own.regions.mem[r.(*region).index].arena = 1 << 40
+	start := time.Now()
+	one := b.(driver.OneSided)
+	remote, err := one.Import(r.Key())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := time.Since(start); d > arenaTime/2 {
+		t.Errorf("import took %v", d)
+	}
+	op := driver.Op{Local: make([]byte, 64), Remote: remote}
+	if err := one.PutPost(&op); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := one.OpPoll(&op); !done || err != nil {
+		t.Errorf("put by CMA: %v, %v", done, err)
+	}
+	connOf(b).attaches = false
+	if err := one.PutPost(&op); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := one.OpPoll(&op); done {
+		t.Errorf("the put has ended already: %v", err)
+	}
+	remote.(*remoteRegion).until = time.Now()
+	if done, err := one.OpPoll(&op); !done || !errors.Is(err, driver.ErrRemoteKey) {
+		t.Errorf("the put in vain: %v, %v", done, err)
+	}
+}
+
+// Private memory of a process that cannot be attached to cannot be imported, so that a layer above can send messages.
+func TestImportWithoutAttaching(t *testing.T) {
+	a, b := pair(t, driver.Small, nil)
+	connOf(b).attaches = false
+	r, err := connOf(a).ctx.Register(make([]byte, 64), driver.RemoteWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.(driver.OneSided).Import(r.Key()); !errors.Is(err, driver.ErrUnsupported) {
+		t.Errorf("got %v, want ErrUnsupported", err)
+	}
+}

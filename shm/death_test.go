@@ -109,11 +109,11 @@ func TestDeathIsNoMissingCapability(t *testing.T) {
 			t.Fatal(err)
 		}
 		n := connOf(inst)
-		n.attaches = false
 		remote, err := n.Import(o.Key)
 		if err != nil {
 			t.Fatal(err)
 		}
+		n.attaches = false
 		put := func(want error) {
 			t.Helper()
 			op := driver.Op{Local: make([]byte, 8), Remote: remote}

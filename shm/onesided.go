@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -128,8 +129,11 @@ func (n *conn) step(op *driver.Op, budget int) (k int, done bool, err error) {
 		return 0, true, n.expired()
 	}
 	mem, known, mapped := n.reach(r)
-	if !known {
-		return 0, false, nil
+	if !known && (kind == kit.OpAtomic || !n.attaches) {
+		if time.Now().Before(r.until) {
+			return 0, false, nil
+		}
+		return 0, true, fmt.Errorf("%w: remote key names an arena that the peer has not shared", driver.ErrRemoteKey)
 	}
 	if kind == kit.OpAtomic {
 		if !mapped {

@@ -239,49 +239,34 @@ type remoteRegion struct {
 	conn  *conn
 	entry regionEntry // as it was when imported
 	index int
-	self  *region // on a connection to oneself
+	self  *region   // on a connection to oneself
+	until time.Time // when the arena must be there
 }
 
 func (r *remoteRegion) Len() int { return int(r.entry.length) }
 
 func (r *remoteRegion) Access() driver.Access { return driver.Access(r.entry.access) }
 
-// Import implements driver.OneSided. It blocks until the peer's arena, which was
-// sent when the region was registered, has been mapped: so that operations
-// never have to wait for it.
+// Import implements driver.OneSided. The peer has sent the region's arena when it registered the region. Where it is not
+// mapped yet, put and get go by CMA, and what cannot waits for the mapping.
 func (n *conn) Import(key []byte) (driver.RemoteRegion, error) {
 	if !n.Enter() {
 		return nil, n.Failure("import")
 	}
 	r, err := n.parseKey(key)
 	n.Leave()
-	if err == nil {
-		err = n.awaitArena(r)
+	if err == nil && r.entry.arena == 0 && !n.toSelf && !n.attaches {
+		err = fmt.Errorf("%w: the region is private memory of a process that cannot be attached to (see bywash doctor); register memory in an arena", driver.ErrUnsupported)
 	}
 	if err != nil {
 		return nil, n.Fault("import", err)
 	}
+	r.until = time.Now().Add(arenaTime)
 	return r, nil
 }
 
-// arenaTime bounds how long Import waits for a mapping that the peer has sent.
+// arenaTime bounds how long operations wait for a mapping that the peer has sent.
 const arenaTime = 2 * time.Second
-
-func (n *conn) awaitArena(r *remoteRegion) error {
-	for end := time.Now().Add(arenaTime); ; pause() {
-		if !n.Enter() {
-			return driver.ErrClosed
-		}
-		_, known, _ := n.reach(r)
-		n.Leave() // the monitor may have to drop another arena first
-		if known || n.State() != kit.StateUp {
-			return nil
-		}
-		if time.Now().After(end) {
-			return fmt.Errorf("%w: remote key names an arena that the peer has not shared", driver.ErrRemoteKey)
-		}
-	}
-}
 
 func (n *conn) parseKey(key []byte) (*remoteRegion, error) {
 	le := binary.LittleEndian
