@@ -268,6 +268,9 @@ func (o *Op) move(s *Session) bool {
 		if g.state != gateUp || g.pausing.state != notPaused || o.again && !g.clear {
 			return false
 		}
+		if !g.lead.helloReceived {
+			return false // Hello says whether keys from before hold
+		}
 		o.started = true
 		o.choose()
 	}
