@@ -38,7 +38,7 @@ func execute() int {
 	if len(os.Args) > 1 && os.Args[1] == control.PeerCommand {
 		// Ctrl-C reaches both processes: the leading one ends this one.
 		signal.Ignore(syscall.SIGINT)
-	} else {
+	} else if len(os.Args) < 2 || os.Args[1] != "run" { // which handles signals itself
 		signal.Notify(sig, syscall.SIGINT, syscall.SIGTERM)
 	}
 	go func() {

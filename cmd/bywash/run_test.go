@@ -203,6 +203,57 @@ func TestSignalsThatEndTheJob(t *testing.T) {
 	}
 }
 
+// A second signal kills the ranks at once, and the status names it.
+func TestSecondSignalKills(t *testing.T) {
+	cmd := shells("2", stubborn, "--grace", "10m")
+	r := follow(t, cmd, 2)
+	over := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case <-over:
+				return
+			case <-time.After(50 * time.Millisecond):
+				_ = cmd.Process.Signal(syscall.SIGTERM)
+			}
+		}
+	}()
+	untilEOF(t, r)
+	close(over)
+	cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 128+int(syscall.SIGTERM) {
+		t.Errorf("status %d, want %d", code, 128+int(syscall.SIGTERM))
+	}
+}
+
+// A process that has left its rank's group, and so is not killed, does not keep the job from ending.
+func TestOutputOfEscapedProcess(t *testing.T) {
+	start := time.Now()
+	code, out, stderr := status(t, shells("1", "setsid sleep 60 & echo done", "--tag-output"))
+	if d := time.Since(start); code != 0 || out != "[0] done\n" || d > 30*time.Second {
+		t.Errorf("status %d after %v: %q, %q", code, d, out, stderr)
+	}
+}
+
+// What ranks printed is not cut off where whoever reads it is slower than the time that escaped processes have.
+func TestSlowReaderGetsAllOutput(t *testing.T) {
+	cmd := shells("1", "echo up; seq 20000", "--tag-output")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(2500 * time.Millisecond) // the rank has ended; what it printed is in two full pipes
+	if got := strings.Count(untilEOF(t, out), "\n"); got != 20001 {
+		t.Errorf("%d lines, want 20001", got)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestUserSignalsReachAllRanks(t *testing.T) {
 	cmd := shells("3", "trap 'echo got; exit 0' USR1; echo up; while :; do sleep 0.1; done")
 	r := follow(t, cmd, 3)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"time"
 )
 
 // maxLine is where a line without an end is cut, so that memory stays bounded.
@@ -16,8 +17,39 @@ const maxLine = 64 << 10
 
 // outputs puts what ranks print into one stream, by whole lines.
 type outputs struct {
-	mu sync.Mutex
-	wg sync.WaitGroup
+	mu    sync.Mutex
+	wg    sync.WaitGroup
+	pipes []*pipe
+}
+
+// restTime is how long processes that ranks left running, and that nobody can kill, are listened to.
+const restTime = time.Second
+
+// pipe is what a rank prints. After its deadline it gives what it holds then, and no more.
+type pipe struct {
+	*os.File
+	rest int // bytes
+}
+
+func (p *pipe) Read(b []byte) (int, error) {
+	n, err := p.File.Read(b)
+	if !errors.Is(err, os.ErrDeadlineExceeded) || p.rest == 0 {
+		return n, err
+	}
+	if err := p.SetReadDeadline(time.Now().Add(restTime / 10)); err != nil {
+		return 0, err
+	}
+	n, err = p.File.Read(b[:min(len(b), p.rest)])
+	p.rest -= n
+	return n, err
+}
+
+// end waits until all that ranks printed has come out.
+func (o *outputs) end() {
+	for _, r := range o.pipes {
+		_ = r.SetReadDeadline(time.Now().Add(restTime))
+	}
+	o.wg.Wait()
 }
 
 // tag returns the file that a rank writes to; its lines come out of to with the rank in front. The caller closes the file.
@@ -26,9 +58,11 @@ func (o *outputs) tag(to io.Writer, rank int) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	p := &pipe{r, 64 << 10} // Linux's size of a pipe
+	o.pipes = append(o.pipes, p)
 	o.wg.Go(func() {
 		defer r.Close()
-		o.copy(to, r, fmt.Appendf(nil, "[%d] ", rank))
+		o.copy(to, p, fmt.Appendf(nil, "[%d] ", rank))
 	})
 	return w, nil
 }

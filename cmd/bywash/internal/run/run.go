@@ -113,7 +113,7 @@ func Run(ctx context.Context, c Config) error {
 	go j.reaper.run(j.exits)
 	j.follow(signals)
 	j.group.end() // kills processes that ranks left running
-	j.out.wg.Wait()
+	j.out.end()
 	if j.fault != nil {
 		return j.fault
 	}
