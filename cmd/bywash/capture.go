@@ -142,6 +142,11 @@ func (f *captureFlags) run(cmd *cobra.Command, pids []int, req stat.CaptureReque
 		if out, err = os.OpenFile(f.out, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600); err != nil {
 			return err
 		}
+		if info, err := out.Stat(); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0 {
+			if err := out.Chmod(0o600); err != nil {
+				return errors.Join(err, out.Close())
+			}
+		}
 	}
 	ctx, done := context.WithCancel(cmd.Context())
 	defer done()

@@ -126,6 +126,9 @@ func shown(t *testing.T, file string, fields ...string) (rows [][]string) {
 func TestCaptureShowsATransfer(t *testing.T) {
 	e := captureLab(t)
 	file := filepath.Join(t.TempDir(), "x.pcapng")
+	if err := os.WriteFile(file, nil, 0o644); err != nil { // an earlier one, which others may read
+		t.Fatal(err)
+	}
 	c := startCapture(t, e, "-o", file, "-d", "afxdp")
 	c.transfer(t, e)
 	if err := c.cmd.Process.Signal(os.Interrupt); err != nil {

@@ -218,11 +218,28 @@ func (k *socket) accept() (int, error) {
 			return -1, k.failed("accept", err)
 		}
 		got := make([]byte, tokenSize)
-		if k.tune(fd) == nil && k.readFull(fd, got) == nil && subtle.ConstantTimeCompare(got, k.token) == 1 {
+		if k.tune(fd) == nil && k.readToken(fd, got) == nil && subtle.ConstantTimeCompare(got, k.token) == 1 {
 			return fd, k.writeFull(fd, []byte{1})
 		}
 		unix.Close(fd)
 	}
+}
+
+// tokenTime is how long a process that has connected may take to show the token: others wait behind it.
+const tokenTime = time.Second
+
+// readToken reads all of b, in tokenTime.
+func (k *socket) readToken(fd int, b []byte) error {
+	for end := time.Now().Add(tokenTime); len(b) > 0; {
+		n, err := k.read(fd, b)
+		if err != nil {
+			return err
+		}
+		if b = b[max(n, 0):]; len(b) > 0 && time.Now().After(end) {
+			return bench.ErrPeerGone
+		}
+	}
+	return nil
 }
 
 // tune bounds waits, so that a dead process is noticed, and turns Nagle off.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -103,6 +104,8 @@ func (c *Config) serveOne(ctx context.Context, ln *net.TCPListener, secret []byt
 // serve follows a lead until it leaves.
 func serve(t *team, c *Config, remote bool) error {
 	defer t.close()
+	percent := debug.SetGCPercent(-1) // see quiet
+	defer debug.SetGCPercent(percent)
 	p, local, err := t.exchangeHello(c.Version, nil)
 	if err != nil {
 		return err
