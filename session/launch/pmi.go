@@ -142,9 +142,12 @@ func (c *pmiConn) traffic() Traffic {
 func (c *pmiConn) hangUp() {
 	if c.answers != nil {
 		go func() { // unsolicited messages
-			select {
-			case <-c.answers:
-			case <-c.over:
+			for {
+				select {
+				case <-c.answers:
+				case <-c.over:
+					return
+				}
 			}
 		}()
 	}
