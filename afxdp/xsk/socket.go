@@ -85,7 +85,7 @@ type SocketConfig struct {
 
 	// BindTimeout bounds how long opening waits for a queue that is busy: the
 	// kernel releases one in the background after its socket was closed, which
-	// takes some 20 ms. 0: 1 s.
+	// takes some 20 ms, and seconds on a busy machine. 0: 3 s.
 	BindTimeout time.Duration
 }
 
@@ -182,7 +182,7 @@ func (cfg *SocketConfig) complete() error {
 		return errors.New("neither a receive nor a transmit ring is asked for")
 	}
 	if cfg.BindTimeout == 0 {
-		cfg.BindTimeout = time.Second
+		cfg.BindTimeout = 3 * time.Second
 	}
 	return nil
 }
