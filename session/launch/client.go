@@ -333,6 +333,9 @@ func (c *Client) Abort(code int, why string) {
 	go func() { // not after other calls: one may never return
 		defer close(done)
 		c.dialect.abort(code, plain(why[:min(len(why), maxWhy)]))
+		if c.server != nil { // which then has told all other ranks: this process may end at once
+			_ = c.server.Close()
+		}
 	}()
 	select {
 	case <-done:

@@ -32,6 +32,7 @@ var rankPrograms = map[string]func(context.Context) error{
 	"hang":     hangProgram,
 	"die":      crashProgram,
 	"abort":    abortProgram,
+	"abort0":   abort0Program,
 	"twice":    twiceProgram,
 	"barrier":  barrierProgram,
 	"find":     findProgram,
@@ -205,6 +206,19 @@ func abortProgram(ctx context.Context) error {
 		os.Exit(42)
 	}
 	return withoutRank1(ctx, j)
+}
+
+func abort0Program(ctx context.Context) error {
+	j, err := Find(ctx)
+	if err != nil {
+		return err
+	}
+	if err := j.Barrier(ctx); err != nil {
+		return err
+	}
+	j.Abort(42, "had enough")
+	os.Exit(42)
+	return nil
 }
 
 // barrierProgram: rank 0 enters the fence late, and makes a file right before. The others must find it. Then all ranks

@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"syscall"
@@ -458,6 +459,49 @@ func TestRank0Serves(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// Rank 0, which serves, aborts and exits at once: all others learn who aborted, and why.
+func TestAbortOfRank0ReachesAllRanks(t *testing.T) {
+	ln, err := Listen(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := ln.Addr().String()
+	ln.Close()
+	const size = 200
+	secret := NewSecret()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(append(os.Environ(), envProgram+"=abort0"), RankEnv(rank0Prefix+addr, 0, size, secret)...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for r := 1; r < size; r++ {
+		env := map[string]string{}
+		for _, e := range RankEnv(rank0Prefix+addr, r, size, secret) {
+			k, v, _ := strings.Cut(e, "=")
+			env[k] = v
+		}
+		wg.Go(func() {
+			j, err := find(t.Context(), func(n string) string { return env[n] })
+			if err != nil {
+				t.Errorf("rank %d: %v", r, err)
+				return
+			}
+			defer j.Close()
+			_ = j.Barrier(t.Context()) // the abort may come first
+			<-j.Lost()
+			var e *RankError
+			if err := j.Err(); !errors.As(err, &e) || e.Rank != 0 || e.Code != 42 {
+				t.Errorf("rank %d gets %v", r, err)
+			}
+		})
+	}
+	wg.Wait()
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 42 {
+		t.Error(err)
+	}
 }
 
 // Rank 0, which serves, does not wait longer than its context. The others are notified that the launcher is gone.

@@ -169,12 +169,14 @@ func (s *Server) wait(ctx context.Context) error {
 }
 
 // Close ends all connections and blocks until the goroutines that served them have ended. Ranks that are still joined
-// lose their launcher.
-func (s *Server) Close() error {
+// lose their launcher; what was sent to them before arrives. Close may be called again.
+func (s *Server) Close() (err error) {
 	s.mu.Lock()
-	s.closed = true
-	s.idle.Broadcast()
-	err := s.ln.Close()
+	if !s.closed {
+		s.closed = true
+		s.idle.Broadcast()
+		err = s.ln.Close()
+	}
 	s.mu.Unlock()
 	s.sends.Wait()
 	s.mu.Lock()
