@@ -274,18 +274,22 @@ func perfRun(ctx context.Context, c *control.Config, to report.Reporter) error {
 // before the run, so that a directory that cannot be written is found at once.
 func (f *perfFlags) reporter(w io.Writer, c *control.Config) (report.Reporter, error) {
 	var r report.Reporter
+	head := ""
+	if f.plot != "" || !f.json && !f.csv {
+		head = control.Heading(c)
+	}
 	switch {
 	case f.json:
 		r = report.NewJSON(w, os.Stderr)
 	case f.csv:
 		r = report.NewCSV(w, os.Stderr, c.HasRanks(), f.baseline != "")
 	default:
-		r = report.NewTable(w, control.Heading(c))
+		r = report.NewTable(w, head)
 	}
 	if f.plot == "" {
 		return r, nil
 	}
-	p, err := report.NewPlot(f.plot, control.Heading(c))
+	p, err := report.NewPlot(f.plot, head)
 	if err != nil {
 		return nil, err
 	}

@@ -118,19 +118,13 @@ func attach() Finding {
 
 func readChild() error {
 	cmd := exec.Command("/proc/self/exe", "version")
-	in, err := cmd.StdinPipe()
-	if err == nil {
-		// Stopped at its first instruction, it is surely there.
-		cmd.SysProcAttr = &unix.SysProcAttr{Ptrace: true}
-		runtime.LockOSThread() // a tracer is a thread
-		defer runtime.UnlockOSThread()
-		err = cmd.Start()
-	}
-	if err != nil {
+	cmd.SysProcAttr = &unix.SysProcAttr{Ptrace: true} // stopped at its first instruction, it is surely there
+	runtime.LockOSThread()                            // a tracer is a thread
+	defer runtime.UnlockOSThread()
+	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start a child: %w", err)
 	}
 	defer func() {
-		in.Close()
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	}()

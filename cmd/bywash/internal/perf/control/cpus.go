@@ -76,32 +76,35 @@ func (p *pair) lineTime() int64 {
 	if p.lead == p.follow || runtime.GOMAXPROCS(0) < 2 {
 		return 0
 	}
-	const rounds, tries = 1000, 5
+	const warm, rounds, tries = 100, 1000, 5 // both threads run and are on their CPUs after warm rounds
 	var line struct {
 		_    [bench.Line]byte
 		turn atomic.Uint64
 		_    [bench.Line]byte
 	}
-	bounce := func(cpu int, first uint64) {
+	bounce := func(cpu int, first uint64) time.Duration {
 		runtime.LockOSThread() // for good: the thread ends with its goroutine, and its CPU mask with it
 		var set unix.CPUSet
 		set.Set(cpu)
 		_ = unix.SchedSetaffinity(0, &set)
-		for n := first; n < rounds; n += 2 {
+		var start time.Time
+		for n := first; n <= warm+rounds; n += 2 {
 			for line.turn.Load() != n {
+			}
+			if n == warm {
+				start = time.Now()
 			}
 			line.turn.Store(n + 1)
 		}
+		return time.Since(start)
 	}
 	least := time.Duration(math.MaxInt64)
 	for range tries {
 		line.turn.Store(0)
 		var both sync.WaitGroup
-		start := make(chan time.Time, 1)
 		both.Go(func() { bounce(p.follow, 1) })
-		both.Go(func() { start <- time.Now(); bounce(p.lead, 0) })
+		both.Go(func() { least = min(least, bounce(p.lead, 0)) })
 		both.Wait()
-		least = min(least, time.Since(<-start))
 	}
 	return least.Nanoseconds() / rounds
 }

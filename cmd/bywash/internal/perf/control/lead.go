@@ -266,6 +266,7 @@ func (e *end) leadCases(cases []bench.Case) error {
 
 // leadRounds runs the rounds of a case: ones that double until the warm-up is over, then those that count.
 func (e *end) leadRounds(c *bench.Case) error {
+	quiet()
 	r, rec := e.run, bench.NewRecorder()
 	op, err := e.warmUp(c, rec)
 	if err != nil {

@@ -4,7 +4,6 @@ package control
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -83,21 +82,6 @@ func (c *Config) optionsFor(name string) map[string]string {
 		return nil
 	}
 	return c.Options
-}
-
-// over replaces options that the other end sent by those of this end: an address of one machine is not one of the
-// other.
-func over(sent, own map[string]string) map[string]string {
-	if len(own) == 0 {
-		return sent
-	}
-	out := maps.Clone(own)
-	for k, v := range sent {
-		if _, mine := own[k]; !mine {
-			out[k] = v
-		}
-	}
-	return out
 }
 
 // SetRails makes the session use these drivers, separated by commas, and no others.

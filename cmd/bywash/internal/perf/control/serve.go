@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"runtime/debug"
@@ -151,6 +152,9 @@ func (c *Config) override(p *bench.Plan) {
 		p.Device = c.Device
 	}
 	if slices.Contains(c.Drivers, p.Driver) && !bench.IsBaseline(p.Driver) {
-		p.Options = over(p.Options, c.Options)
+		options := make(map[string]string) // of both, this end's first
+		maps.Copy(options, p.Options)
+		maps.Copy(options, c.Options)
+		p.Options = options
 	}
 }

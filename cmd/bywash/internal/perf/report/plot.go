@@ -37,7 +37,7 @@ type plotReporter struct {
 
 // NewPlot creates the picture's file. Close draws the picture, or removes the file after a run without results.
 func NewPlot(name, head string) (Reporter, error) {
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	f, err := os.CreateTemp(filepath.Dir(name), ".bywash-*") // an earlier picture stays until this one is drawn
 	if err != nil {
 		return nil, fmt.Errorf("plot: %w", err)
 	}
@@ -49,7 +49,7 @@ func (p *plotReporter) Missing(m Missing) error { p.missing = append(p.missing, 
 
 func (p *plotReporter) Close() error {
 	if len(p.results) == 0 {
-		return errors.Join(p.f.Close(), os.Remove(p.name))
+		return errors.Join(p.f.Close(), os.Remove(p.f.Name()))
 	}
 	var svg bytes.Buffer
 	err := drawSVG(&svg, p.caption, p.results)
@@ -60,8 +60,11 @@ func (p *plotReporter) Close() error {
 			_, err = p.f.Write(svg.Bytes())
 		}
 	}
-	if err = errors.Join(err, p.f.Close()); err != nil {
-		return fmt.Errorf("plot: %w", err)
+	if err = errors.Join(err, p.f.Chmod(0o644), p.f.Close()); err == nil {
+		err = os.Rename(p.f.Name(), p.name)
+	}
+	if err != nil {
+		return fmt.Errorf("plot: %w", errors.Join(err, os.Remove(p.f.Name())))
 	}
 	return nil
 }
