@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"syscall"
 	"time"
 )
 
@@ -145,7 +146,7 @@ func (s *Stream) announced(r Record, b []byte) (Record, error) {
 
 // failure is io.EOF where the process has ended in the middle of a record, too.
 func (s *Stream) failure(err error) error {
-	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF, os.ErrDeadlineExceeded, net.ErrClosed} {
+	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF, os.ErrDeadlineExceeded, net.ErrClosed, syscall.ECONNRESET} {
 		if errors.Is(err, end) {
 			return io.EOF
 		}
