@@ -112,9 +112,11 @@ type Prober interface {
 // Prefetcher starts registration ahead of a post that is likely to come, and
 // undoes it when the message takes another way. A post of the same packet with
 // the same memory, or the beginning of it, uses what was prefetched; with other
-// memory it is an error not to unfetch first (ErrInvalid). A prefetch never
-// blocks, and one that fails in the background leaves the work to the post. Only
-// drivers whose posts otherwise wait for registration implement it.
+// memory it is an error not to unfetch first (ErrInvalid). A packet that is not
+// posted is unfetched before Disconnect: its memory stays registered until then.
+// A prefetch never blocks, and one that fails in the background leaves the work
+// to the post. Only drivers whose posts otherwise wait for registration implement
+// it.
 type Prefetcher interface {
 	Instance
 

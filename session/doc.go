@@ -58,7 +58,8 @@
 // CPU. With Config.Progress set to [Explicit] they work only while a caller sleeps.
 //
 // All methods may be called from any goroutine. Callbacks (Out.Then, In.Then, Config.OnError, Config.OnClosed) run
-// without any lock and may call the session. Handlers of active messages may do so, too, but must not block.
+// without any lock, and handlers of active messages, may call the session. They must not block, as messages may have to
+// wait for them: one that has to starts a goroutine. None may call [Session.Close], which waits for them.
 //
 // # Errors
 //
