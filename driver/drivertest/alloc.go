@@ -28,7 +28,7 @@ var roleEcho = role("echo", func(e *end) {
 })
 
 func checkAllocations(e *end) {
-	rounds, warm := 10_000, 2000
+	rounds, warm := 5000, 1000
 	if testing.Short() {
 		rounds, warm = e.times(2000, 1000), e.times(500, 200)
 	}

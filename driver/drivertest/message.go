@@ -173,9 +173,9 @@ func (e *end) probe(c *conn) {
 func checkForms(e *end) {
 	sizes := []int{0, 1, 100, 1000}
 	if e.large {
-		sizes = []int{1, 5000, 100_000, 2 << 20}
-		if short() {
-			sizes[3] = 300_000
+		sizes = []int{1, 5000, 100_000, 300_000}
+		if os.Getenv(envSoak) != "" {
+			sizes[3] = 2 << 20
 		}
 	}
 	var items []item
@@ -197,15 +197,12 @@ func checkForms(e *end) {
 	e.bothWays(items)
 }
 
-// sizes are around each limit, each power of two up to 4 MiB, and the longest
-// message, or 64 MiB with BYWASH_SOAK, 16 MiB, 8 MiB in short tests, 2 MiB in emulated machines.
+// sizes are around each limit, each power of two up to 1 MiB (256 KiB in emulated machines), and the longest message, or
+// 8 MiB (2 MiB there). With BYWASH_SOAK the powers go up to 4 MiB, and the longest message has 64 MiB.
 func (e *end) sizes() []int {
-	top := 16 << 20
-	switch {
-	case os.Getenv(envSoak) != "":
-		top = 64 << 20
-	case short():
-		top = e.times(8<<20, 2<<20)
+	top, dense := e.times(8<<20, 2<<20), e.times(1<<20, 256<<10)
+	if os.Getenv(envSoak) != "" {
+		top, dense = 64<<20, 4<<20
 	}
 	top = min(top, e.caps.MaxMessage)
 	var s []int
@@ -216,11 +213,7 @@ func (e *end) sizes() []int {
 			}
 		}
 	}
-	dense := min(top, 4<<20)
-	if raceEnabled || short() {
-		dense = e.times(1<<20, 256<<10)
-	}
-	for n := 1; n <= dense; n *= 2 {
+	for n := 1; n <= min(top, dense); n *= 2 {
 		around(n)
 	}
 	around(e.caps.BufferSize)

@@ -107,7 +107,7 @@ func seedsOf(t *testing.T, n int, f func(t *testing.T, seed uint64)) {
 func TestEveryMessageArrivesOnceAndInOrder(t *testing.T) {
 	n := 10_000
 	if os.Getenv("BYWASH_SOAK") == "" { // all of them take two minutes of processor time
-		n /= 10
+		n /= 20
 	}
 	seedsOf(t, n, func(t *testing.T, seed uint64) {
 		s := newSim(t, seed, netConfig{})

@@ -81,6 +81,9 @@ func (w *wire) receive(end, n int) (numbers []int) {
 	frame := make([]byte, 2*frameBytes)
 	for range n {
 		got, err := unix.Read(w.fds[end], frame)
+		for err == unix.EINTR { // the socket has a timeout, so the kernel does not begin again after a signal
+			got, err = unix.Read(w.fds[end], frame)
+		}
 		if err != nil || got != frameBytes {
 			w.t.Fatalf("after %d frames of %d: got %d bytes, %v, want %d", len(numbers), n, got, err, frameBytes)
 		}
