@@ -70,6 +70,9 @@ type track interface {
 	// quiesce is called by the background goroutine when this side or the peer has left. It cancels sends, drops messages
 	// that wait, and reports whether no send is left.
 	quiesce() bool
+	// ended is called by the background goroutine when the connection retires, until it reports that the NIC uses no send
+	// context any more.
+	ended() bool
 	// counts returns the numbers of messages and credits that were sent.
 	counts() (messages uint64, credits uint32)
 	// settled frees everything but the contexts, when the NIC accesses nothing any more.
@@ -119,9 +122,10 @@ func (n *conn) OnClose(kit.State) {
 	c.kick()
 }
 
-// endSending waits until the owner has left its call, and then ends the instance, because the peer has left.
+// endSending waits until the owner has left its call, and then ends the instance, because the peer has left. If the NIC
+// fails meanwhile, the owner may wait for that to be handled, with the lock that the caller holds.
 func (n *conn) endSending() {
-	for n.State() == kit.StateUp {
+	for n.State() == kit.StateUp && !n.ctx.failing.Load() {
 		if n.TryEnter() {
 			n.Finish(kit.StatePeerClosed, nil)
 			n.Leave()

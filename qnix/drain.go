@@ -121,7 +121,7 @@ func (c *process) sendRang(i int) {
 		c.workList.addPeer(r.peer)
 		c.wakeBackground()
 	case r.conn != nil:
-		if state, n := c.proc.SendDoorbell(i); state != nic.Pending {
+		if state, n := c.proc.SendDoorbell(i); state != nic.Pending && state != nic.Free {
 			r.conn.api.sent(r.slot, state, n)
 		}
 	}

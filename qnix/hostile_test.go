@@ -3,7 +3,9 @@
 package qnix
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"math/rand/v2"
 	"os"
@@ -14,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/kit"
 	"github.com/bywash/bywash/qnix/nic"
 	"github.com/bywash/bywash/qnix/softnic"
 )
@@ -415,5 +418,204 @@ func TestGenerationsGoRound(t *testing.T) {
 	l.claims[0].revoked, l.out[0].rdv.gen = gen, gen
 	if _, err := l.claim(0); !errors.Is(err, driver.ErrCanceled) {
 		t.Errorf("a receive that was cancelled: %v", err)
+	}
+}
+
+// Rdv data that names a receive beyond those of the peer's call is an error of the post, and no end of the NIC for the
+// context's other connections.
+func TestRdvDataBeyondTheReceives(t *testing.T) {
+	m, i := newFakePeer(t, driver.Large, testSecret)
+	m.mine.receives, m.mine.tags = 1, maxTags-tagsEach
+	m.shake(testSecret)
+	if err := connected(i); err != nil {
+		t.Fatal(err)
+	}
+	rdv := rdvData{token: m.mine.token, length: 64, gen: 1, slot: transferDepth - 1, tag: transferTag(m.mine.tags, transferDepth-1, 1)}
+	var b [rdvBytes]byte
+	rdv.encode(&b)
+	if err := i.SendPost(&driver.Packet{IOV: [][]byte{make([]byte, 64)}, RdvData: b[:]}); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("got %v, want %v", err, driver.ErrInvalid)
+	}
+	if m.victim.failing.Load() {
+		t.Error("the NIC counts as failed")
+	}
+}
+
+// A connection that the peer refuses after both have proved the secret ends like any other: its contexts are used again
+// only when the NIC has given up what it has of them.
+func TestRefusalComesTooLate(t *testing.T) {
+	m, i := newFakePeer(t, driver.Large, testSecret)
+	m.mine.receives = transferDepth
+	m.shake(testSecret)
+	if err := connected(i); err != nil {
+		t.Fatal(err)
+	}
+	rdv := rdvData{token: m.mine.token, length: 8 << 20, gen: 1, slot: 0, tag: transferTag(m.mine.tags, 0, 1)}
+	var b [rdvBytes]byte
+	rdv.encode(&b)
+	p := &driver.Packet{IOV: [][]byte{make([]byte, 8<<20)}, RdvData: b[:]} // more than the NIC keeps
+	if err := i.SendPost(p); err != nil {
+		t.Fatal(err)
+	}
+	m.sendControl(control{kind: kindRefuse, mine: m.mine.number, yours: m.theirs.number, reason: refusedStale})
+	v, n := m.victim, &i.(*large).conn
+	eventually(t, "the connection breaks", func() bool { return n.State() == kit.StateBroken })
+	if err := i.Disconnect(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the NIC gives the send up", func() bool {
+		s, _ := v.proc.SendDoorbell(n.sends.at)
+		return s.Rung()
+	})
+	v.Mu.Lock()
+	defer v.Mu.Unlock()
+	if _, kept := v.all[n]; !kept {
+		t.Error("the connection's contexts are free though the peer has not confirmed its end")
+	}
+}
+
+// A peer that confirms messages which the NIC keeps for it does not get the bytes that the contexts have later.
+func TestPeerThatConfirmsWhatTheNICKeeps(t *testing.T) {
+	m, i := newFakePeer(t, driver.Small, testSecret)
+	m.shake(testSecret)
+	if err := connected(i); err != nil {
+		t.Fatal(err)
+	}
+	s := i.(*small)
+	v, limit := m.victim, uint32(m.mine.receives)
+	sends, used := s.sends, int(m.mine.receives)
+	const later = 0xEE
+	size, credits := s.Longest(), uint32(0)
+	credit := func() {
+		limit += uint32(used) / 2
+		credits++
+		m.send(m.theirs.tags+m.theirs.receives, binary.LittleEndian.AppendUint32(nil, limit))
+	}
+	for k := range 20 << 20 / size { // more than the NIC keeps for the process
+		p := &driver.Packet{IOV: [][]byte{make([]byte, size)}}
+		for i.SendPost(p) != nil {
+			credit()
+		}
+		if k%(used/2) == 0 {
+			credit()
+		}
+		for done, err := i.SendPoll(p); !done; done, err = i.SendPoll(p) {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := i.Disconnect(); err != nil {
+		t.Fatal(err)
+	}
+	m.sendControl(control{kind: kindLeave, mine: m.mine.number, yours: m.theirs.number, credits: credits})
+	m.sendControl(control{kind: kindOver, mine: m.mine.number, yours: m.theirs.number})
+	eventually(t, "the connection retires", func() bool {
+		v.Mu.Lock()
+		defer v.Mu.Unlock()
+		return len(v.all) == 0
+	})
+	for k := range sends.n {
+		region := v.proc.SendRegion(sends.at + k)
+		for j := range region {
+			region[j] = later
+		}
+	}
+	for k := range used {
+		for {
+			if err := m.p.ReceiveShort(1+k, m.peer, m.mine.tags+uint16(k), size+dataHead); err != nil {
+				t.Fatal(err)
+			}
+			_ = m.p.Kick()
+			state, n := nic.Pending, 0
+			for end := time.Now().Add(100 * time.Millisecond); state == nic.Pending && time.Now().Before(end); {
+				state, n = m.p.ReceiveDoorbell(1 + k)
+			}
+			if state == nic.Pending {
+				break
+			}
+			if b := m.p.ReceiveRegion(1 + k)[:n]; bytes.Contains(b, []byte{later, later}) {
+				t.Fatalf("context %d: the peer gets bytes of the next connection: % x", k, b[:16])
+			}
+		}
+	}
+}
+
+// A peer that makes the NIC keep as many control messages for it as the NIC keeps for a process is not dead: they are
+// sent when it receives.
+func TestControlMessagesWaitForTheNIC(t *testing.T) {
+	m, i := newFakePeer(t, driver.Large, testSecret)
+	m.mine.receives = transferDepth
+	m.shake(testSecret)
+	if err := connected(i); err != nil {
+		t.Fatal(err)
+	}
+	const questions = 1<<16 + 50 // more answers than a NIC keeps
+	for k, end := 0, time.Now().Add(maxWait); k < questions; {
+		q := control{kind: kindRevoke, mine: m.mine.number, yours: m.theirs.number, slot: uint32(k % transferDepth), gen: uint32(k)}
+		if err := m.p.SendShort(0, m.peer, controlTag, copy(m.p.SendRegion(0), q.append(nil))); err != nil {
+			t.Fatal(err)
+		}
+		_ = m.p.Kick()
+		state, _ := m.p.SendDoorbell(0)
+		for ; !state.Rung(); state, _ = m.p.SendDoorbell(0) {
+			if time.Now().After(end) {
+				t.Fatalf("the NIC does not take question %d", k)
+			}
+		}
+		if state == nic.Done { // else the NIC has no room for it before the other side receives
+			k++
+		}
+	}
+	for range questions {
+		m.receiveControl(kindRevoked)
+	}
+}
+
+// Answers about receives that were cancelled take a bounded amount of memory, whatever their number.
+func TestAnswersOfAPeerAreBounded(t *testing.T) {
+	l := &large{}
+	l.ctx = &process{backgroundWoken: make(chan struct{}, 1)}
+	l.resting[3] = 1 << 5
+	for k := range uint32(10_000) {
+		l.revoked(&control{slot: 3, gen: 5 + tagsEach*k, sent: true})
+	}
+	if n := len(l.strays); n > transferDepth*tagsEach {
+		t.Errorf("%d answers are kept", n)
+	}
+}
+
+// The background goroutine does not wait for an owner that waits for the end of the NIC, which the same goroutine handles.
+func TestLeavingPeerAndFailingNIC(t *testing.T) {
+	m, i := newFakePeer(t, driver.Small, testSecret)
+	m.shake(testSecret)
+	if err := connected(i); err != nil {
+		t.Fatal(err)
+	}
+	n := &i.(*small).conn
+	if !n.Enter() {
+		t.Fatal("the instance has ended")
+	}
+	m.victim.failing.Store(true)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		n.endSending()
+	}()
+	select {
+	case <-ended:
+	case <-time.After(maxWait):
+		t.Error("it waits for the owner")
+	}
+	m.victim.failing.Store(false)
+	n.Leave()
+}
+
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(maxWait); !f(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within %v", what, maxWait)
+		}
 	}
 }

@@ -169,6 +169,9 @@ func (l *large) quiesce() bool {
 	return quiet
 }
 
+// ended implements track. No connection retires before all of its sends have rung.
+func (l *large) ended() bool { return true }
+
 // cancelSend asks the NIC to cancel a send, once. The caller holds revocation.mu, or is the owner.
 func (l *large) cancelSend(k int) {
 	if s := &l.out[k]; !s.asked && l.ctx.post(l.ctx.proc.CancelSend(l.sends.at+k)) {

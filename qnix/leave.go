@@ -119,7 +119,10 @@ func (n *conn) hasRetired() bool {
 			}
 		}
 	}
-	for k := range n.sends.n { // the sends are done: the peer has confirmed that, or is gone
+	if c.failed == nil && (n.peer == nil || n.peer.gone == nil) && !n.api.ended() {
+		return false
+	}
+	for k := range n.sends.n {
 		c.proc.FreeSend(n.sends.at + k)
 	}
 	return true

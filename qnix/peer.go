@@ -17,6 +17,9 @@ const maxTags = nic.MaxTag + 1
 // maxCalls is the most calls of a peer that may wait for calls of this side.
 const maxCalls = 4096
 
+// maxWaiting is the most control messages that may wait for a peer.
+const maxWaiting = 1 << 16
+
 // peer is another process, with all connections to it. Control messages are sent one at a time. The NIC keeps messages
 // that have no receive yet, so this side can call before the peer does. ctx.Mu guards all fields.
 type peer struct {
@@ -29,6 +32,7 @@ type peer struct {
 	mine          []*conn          // calls of this side that are not joined, oldest first
 	theirs        []call           // calls of the peer that are not joined
 	out           [][]byte         // control messages to be sent
+	sending       bool             // the first of them is on its way
 	gone          error            // why the process has ended, or nil
 	fenced        []*conn          // connections that retire when the NIC has read all commands so far
 	fencing       int              // how many of them precede the fence that was posted
@@ -66,9 +70,14 @@ func btoi(b bool) int {
 	return 0
 }
 
-// sendControl sends a control message after those that wait.
+// sendControl sends a control message after those that wait. A peer for which too many wait loses its connections, and
+// the message: it asks without reading the answers, or stands still.
 func (p *peer) sendControl(m *control) {
-	if p.gone == nil {
+	switch {
+	case p.gone != nil:
+	case len(p.out) >= maxWaiting:
+		p.misbehaved(fmt.Errorf("%d control messages wait for it", len(p.out)))
+	default:
 		p.out = append(p.out, m.append(nil))
 		p.flush()
 	}
@@ -77,13 +86,15 @@ func (p *peer) sendControl(m *control) {
 // flush sends the next control message if the last one was received.
 func (p *peer) flush() {
 	c := p.ctx
-	if s, _ := c.proc.SendDoorbell(p.send); len(p.out) == 0 || s != nic.Free && s != nic.Done {
+	s, _ := c.proc.SendDoorbell(p.send)
+	if p.sending && s == nic.Done {
+		p.out, p.sending = p.out[1:], false
+	}
+	if len(p.out) == 0 || s != nic.Free && s != nic.Done {
 		return
 	}
 	n := copy(c.proc.SendRegion(p.send), p.out[0])
-	if c.post(c.proc.SendShort(p.send, p.name, controlTag, n)) {
-		p.out = p.out[1:]
-	}
+	p.sending = c.post(c.proc.SendShort(p.send, p.name, controlTag, n))
 }
 
 // step is called by the background goroutine. It checks both doorbells and does all that is possible.
@@ -96,6 +107,11 @@ func (p *peer) step() {
 	case nic.Pending:
 		return
 	case nic.Free, nic.Done:
+	case nic.NoMemory: // of the NIC, for this process: the message is sent again
+		c.proc.FreeSend(p.send)
+		p.sending = false
+		c.retry.Store(true)
+		return
 	default:
 		p.died(c.doorbellError(s))
 		c.proc.FreeSend(p.send)
@@ -148,7 +164,7 @@ func (p *peer) died(err error) {
 	if p.gone != nil {
 		return
 	}
-	p.gone, p.out, p.mine, p.theirs = err, nil, nil, nil
+	p.gone, p.out, p.sending, p.mine, p.theirs = err, nil, false, nil, nil
 	for _, n := range p.conns {
 		n.Fail(err)
 		if n.closed {
@@ -356,6 +372,8 @@ func (n *conn) refused(r reason) {
 		err = fmt.Errorf("%w: the peer refused the connection (reason %d)", driver.ErrBroken, uint32(r))
 	}
 	n.peer.unlist(n)
-	n.stage = stageRefused
+	if n.stage != stageUp { // else the NIC may have messages of it: the connection ends like any other
+		n.stage = stageRefused
+	}
 	n.Fail(err)
 }

@@ -160,7 +160,7 @@ func (l *large) revoke(m *control) {
 func (l *large) revoked(m *control) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.rests(int(m.slot), m.gen) {
+	if !l.rests(int(m.slot), m.gen) || len(l.strays) >= transferDepth*tagsEach {
 		l.ctx.bad.Add(1)
 		return
 	}

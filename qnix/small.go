@@ -38,6 +38,11 @@ type small struct {
 	limit     atomic.Uint32 // the most that started may be; only the drainer writes it
 	crediting atomic.Bool   // a credit is under way, until the drainer sees its doorbell
 
+	// Used when the connection retires, by the background goroutine.
+	probing        atomic.Bool // send contexts carry probes; the drainer reads it
+	probed         int         // contexts that have their probe, with the one of credits
+	creditCanceled bool        // the cancel of the last credit was posted
+
 	// Used by the drainer only.
 	arrived uint32 // number of messages that have arrived in order
 	early   uint64 // receives whose doorbells rang ahead of order, by slot
@@ -167,7 +172,7 @@ func (s *small) sent(slot int, state nic.State, _ int) {
 	if slot == int(s.call.sends) {
 		s.crediting.Store(false)
 	}
-	if state != nic.Done && state != nic.Canceled {
+	if state != nic.Done && state != nic.Canceled && !s.probing.Load() {
 		s.Finish(kit.StateBroken, s.ctx.doorbellError(state))
 	}
 	s.rung()
@@ -247,6 +252,57 @@ func (s *small) quiesce() bool {
 		s.Drop()
 	}
 	return true
+}
+
+// ended implements track. That the peer confirms all messages is no proof that the NIC has sent them: one that it keeps
+// would take the bytes of the context's next connection, and the place of its first message. So each context is
+// cancelled, and then sends to nobody: the NIC refuses that if the context is free, and ignores it otherwise. The
+// context of credits, whose doorbell always rings, goes last. When it rings, the NIC has read all of these commands.
+func (s *small) ended() bool {
+	c, used := s.ctx, int(min(s.started, s.ours))
+	last := s.sends.at + int(s.call.sends)
+	if used == 0 && s.credits == 0 {
+		return true
+	}
+	if state, _ := c.proc.SendDoorbell(last); state == nic.Pending {
+		if !s.probing.Load() && !s.creditCanceled {
+			s.creditCanceled = c.post(c.proc.CancelSend(last))
+		}
+		return false
+	}
+	s.probing.Store(true)
+	if s.probed > used {
+		if s.rungSends(used) == used {
+			return true
+		}
+		s.probed = 0
+		c.retry.Store(true) // a message is on its way: later
+		return false
+	}
+	for ; s.probed < used; s.probed++ {
+		i := s.sends.at + s.probed
+		if state, _ := c.proc.SendDoorbell(i); state.Rung() {
+			continue
+		}
+		c.proc.FreeSend(i)
+		if !c.post(c.proc.CancelSend(i)) || !c.post(c.proc.SendShort(i, nic.Name{}, controlTag, 0)) {
+			return false
+		}
+	}
+	if c.post(c.proc.SendShort(last, nic.Name{}, controlTag, 0)) {
+		s.probed++
+	}
+	return false
+}
+
+// rungSends returns how many of the first n send contexts in a row have rung.
+func (s *small) rungSends(n int) (k int) {
+	for ; k < n; k++ {
+		if state, _ := s.ctx.proc.SendDoorbell(s.sends.at + k); !state.Rung() {
+			break
+		}
+	}
+	return k
 }
 
 func (s *small) counts() (uint64, uint32) { return uint64(s.started), s.credits }

@@ -27,8 +27,9 @@ func (s *small) RecvPoll(p *driver.Packet) (done bool, err error) {
 // First implements kit.SmallHooks. A message lies in its Context Region.
 func (s *small) First(int) (message []byte, more, ok bool) {
 	i := s.receives.at + int(s.taken%s.window)
+	region := s.ctx.proc.ReceiveRegion(i)
 	_, n := s.ctx.proc.ReceiveDoorbell(i) // arrives has checked it, but a faulty NIC may have changed it
-	return s.ctx.proc.ReceiveRegion(i)[dataHead:max(n, dataHead)], false, true
+	return region[dataHead:min(max(n, dataHead), len(region))], false, true
 }
 
 func (s *small) Consumed(int) {

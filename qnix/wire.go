@@ -250,7 +250,7 @@ func (r *rdvData) encode(b *[rdvBytes]byte) {
 func (r *rdvData) parse(b []byte, theirs *call) error {
 	le := binary.LittleEndian
 	if len(b) != rdvBytes || le.Uint32(b) != crc32.Checksum(b[4:], castagnoli) || le.Uint64(b[8:]) != theirs.token ||
-		le.Uint64(b[16:]) > maxMessage || le.Uint16(b[24:]) >= transferDepth || le.Uint32(b[28:]) != 0 {
+		le.Uint64(b[16:]) > maxMessage || le.Uint16(b[24:]) >= min(transferDepth, theirs.receives) || le.Uint32(b[28:]) != 0 {
 		return errRdv
 	}
 	*r = rdvData{token: theirs.token, length: int(le.Uint64(b[16:])), gen: le.Uint32(b[4:]), slot: int(le.Uint16(b[24:])), tag: le.Uint16(b[26:])}

@@ -108,7 +108,7 @@ type Key [16]byte
 func ReadKey(path string) (*Key, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("key file: %w (make one: od -An -N16 -tx1 /dev/urandom | tr -d ' \\n' > FILE; chmod 600 FILE)", err)
+		return nil, fmt.Errorf("key file: %w (make one: (umask 077; od -An -N16 -tx1 /dev/urandom | tr -d ' \\n' > FILE))", err)
 	}
 	defer f.Close()
 	var st unix.Stat_t
