@@ -70,7 +70,7 @@
 // 3840 bytes of frame. On the large track it is at most as long as the MTU, up to 65535 bytes, and then takes several
 // chunks at each end. If the path takes only shorter packets from some time on, messages go on in shorter ones.
 //
-// A device has room for 192 connections of the small track, or, with Hints.Peers, for that number and 64. Connections
+// A device has room for 192 connections of the small track, or for Hints.Peers + 64 if that is more. Connections
 // count that were closed here while their peers do not know yet. Each connection of either track takes 16 of the frames
 // or, with long frames, as many as two packets of the MTU. Hints.Peers reserves frames for that many connections of
 // each track; without it, busy connections may leave no more than a quarter for new ones. A connection for which there

@@ -11,8 +11,8 @@ import (
 // value returned usually is an [*Error] that adds driver, peer, operation and
 // cause.
 //
-// ErrBusy and ErrAgain are answers, not failures: they are returned as they
-// are, unwrapped, because they lie on the data path.
+// ErrBusy and ErrAgain are answers, not failures. Posts and probes return them
+// as they are, other calls may wrap them.
 var (
 	// ErrBroken: the peer is gone without a close message (killed, unreachable, or it
 	// violated the protocol). Every pending operation on the instance fails
@@ -30,8 +30,9 @@ var (
 	// ErrInvalid: a parameter is wrong. Nothing happened.
 	ErrInvalid = errors.New("invalid argument")
 
-	// ErrBusy: a queue is full. Nothing was taken; make progress and retry.
-	ErrBusy = errors.New("queue full")
+	// ErrBusy: not now. A queue is full and nothing was taken, or a peer may
+	// still access the memory; make progress and try again.
+	ErrBusy = errors.New("busy, try again")
 
 	// ErrAgain: nothing there now (a probe that found no message).
 	ErrAgain = errors.New("no completion or message yet")

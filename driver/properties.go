@@ -30,7 +30,7 @@ type Hints struct {
 	// Track is the use of the context: short or long messages.
 	Track Track
 	// Peers is the number of instances expected; 0 if unknown. It sizes
-	// shared queues, it is no limit.
+	// shared queues. A driver may refuse connections beyond it (ErrBusy).
 	Peers int
 	// MaxMessage is the longest message the caller intends to send, in
 	// bytes; 0 if unknown. A driver may size its buffers by it.
@@ -148,8 +148,8 @@ type Profile struct {
 	Bandwidth float64       // bytes a second, one way, long messages
 	CPUs      []int         // the CPUs near the device; nil: all
 	// Exclusivity ranks drivers that reach the same peer (see [Reacher]): only
-	// those with the highest value are used. Loopback 64, same host 48, RDMA 32,
-	// Ethernet 16, last resort 0.
+	// those with the highest value are used: shm 48, verbs 32, qnix 24, afxdp
+	// 16, tcp 0.
 	Exclusivity int
 }
 

@@ -65,7 +65,7 @@ type Config struct {
 
 	// Mode forces the transfer mode of long messages that this side receives; nil lets the session choose by the drivers'
 	// capabilities and profiles. A message for which the forced mode is not possible fails.
-	Mode *rdv.Mode
+	Mode *Mode
 
 	// Section limits the bytes of one message that either side registers with a driver at a time; 0 means no limit. Longer
 	// messages travel in sections, each with a key of its own.
@@ -87,7 +87,7 @@ type Config struct {
 	// explain (bywash run --explain), and nothing otherwise. Many goroutines may write at once.
 	Explain io.Writer
 
-	// OnClosed is called for each gate that was closed in order.
+	// OnClosed is called for each gate that was closed in order. It must not block.
 	OnClosed func(*Gate)
 
 	// OnError is called for each peer or rail that was lost; Error.Gate is the peer's. It is also called, once for a
@@ -118,6 +118,17 @@ func (r *Rail) name() string {
 	return r.Driver + "+" + r.Large.Driver
 }
 
+// Mode is how a long message travels.
+type Mode = rdv.Mode
+
+// The values of Config.Mode.
+const (
+	ModeNull        = rdv.Null        // in fragments on the small track
+	ModePut         = rdv.Put         // the sender puts it into the receiver's memory
+	ModeGet         = rdv.Get         // the receiver gets it from the sender's memory
+	ModeCooperative = rdv.Cooperative // by sends and receives of the large track
+)
+
 // Progress chooses which goroutines make progress.
 type Progress uint8
 
@@ -125,7 +136,7 @@ const (
 	// Background lets goroutines of the session make progress as well. They sleep in the drivers' waits while nothing
 	// happens, and leave the work to callers that wait or poll.
 	Background Progress = iota
-	// Explicit makes progress inside calls of the session only: Progress, Test, and calls that wait.
+	// Explicit makes progress inside calls of the session only: Progress, Test, Iprobe, Improbe, Drop, and calls that wait.
 	Explicit
 )
 

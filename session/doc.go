@@ -33,10 +33,9 @@
 // [WaitAll] wait for several.
 //
 // A message is unexpected if it arrives before a receive matches it. The session keeps unexpected messages within a
-// budget (Config.Unexpected): it grants each peer credit, and messages without credit wait at their sender, also those
-// that a receive waits for, with what is sent behind them. Long messages that are being transferred go on meanwhile, and
-// so does one-sided access that a driver carries out.
-// Config.OnError reports when that lasts ([ErrUnreceived]); [Session.Drop] throws unwanted messages away.
+// budget (Config.Unexpected): it grants each peer credit. A sender without credit keeps its messages, even one for which
+// a receive is posted, and all later ones, so that order is kept. Long messages that are being transferred go on
+// meanwhile, and so does one-sided access that a driver carries out. Config.OnError reports when that lasts ([ErrUnreceived]); [Session.Drop] throws unwanted messages away.
 //
 // An active message has a number instead of a tag, and calls the handler that [Session.Handle] has registered for it.
 //
@@ -53,13 +52,14 @@
 // # Blocking and progress
 //
 // Calls that take a context block until they are done or the context ends. All others return at once. A call that waits
-// polls for 100 microseconds, then sleeps. Every call makes progress for the whole session. By default goroutines
-// of the session do so as well while no caller does, and sleep when there is nothing to do: an idle session uses no
-// CPU. With Config.Progress set to [Explicit] they work only while a caller sleeps.
+// polls for 100 microseconds (500 for a long send), then sleeps. Calls that wait, Test, Progress, Iprobe, Improbe and Drop
+// make progress for the whole session; others hand over their own work. By default goroutines of the session make
+// progress as well while no caller does, and sleep when there is nothing to do: an idle session uses no CPU. With
+// Config.Progress set to [Explicit] they work only while a caller sleeps.
 //
-// All methods may be called from any goroutine. Callbacks (Out.Then, In.Then, Config.OnError, Config.OnClosed) run
-// without any lock, and handlers of active messages, may call the session. They must not block, as messages may have to
-// wait for them: one that has to starts a goroutine. None may call [Session.Close], which waits for them.
+// All methods may be called from any goroutine. Callbacks (Out.Then, In.Then, Config.OnError, Config.OnClosed) and
+// handlers of active messages may call the session; callbacks run without a lock. None may block, because messages may
+// wait for it (start a goroutine instead), and none may call [Session.Close], which waits for them.
 //
 // # Errors
 //

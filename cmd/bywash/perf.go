@@ -74,8 +74,8 @@ const perfExample = `  bywash perf -d all                               everythi
   bywash perf -d shm --option path=cma -t bw       bywash info -d shm lists the driver's options
   sudo bywash perf -d afxdp,sock-tcp               over Ethernet, between namespaces that it makes and removes
   bywash perf -d all --json > before.json; bywash perf -d all --baseline before.json
-  bywash perf --listen :7000                       on one machine, and on the other:
-  bywash perf --secret-file secret other:7000 -d shm`
+  bywash perf --listen :7000 --secret-file secret  on one machine; copy the file, which it makes, to the other:
+  bywash perf --secret-file secret other:7000 -d tcp,sock-tcp`
 
 func perfCommand() *cobra.Command {
 	var f perfFlags

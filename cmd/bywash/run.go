@@ -90,7 +90,7 @@ Each process finds in its environment:
 	f.SetInterspersed(false) // arguments after the program belong to it
 	f.IntVarP(&c.Ranks, "ranks", "n", 0, "number of `processes`")
 	f.BoolVar(&c.Explain, "explain", false, "let sessions report which rails they chose, and why")
-	f.StringVar(&c.Drivers, "drivers", "", "`list` of the drivers that sessions use, as shm,afxdp:eth1+tcp (default all that work)")
+	f.StringVar(&c.Drivers, "drivers", "", "`list` of the drivers that sessions use, as shm,afxdp:eth1+tcp (default $BYWASH_DRIVERS, else those that the ranks need)")
 	f.BoolVar(&c.Tag, "tag-output", false, "put the rank in front of each line of output")
 	f.BoolVar(&c.KeepGoing, "keep-going", false, "let the other ranks go on when one fails; they are told")
 	f.DurationVar(&c.Grace, "grace", 5*time.Second, "`time` between asking processes to end and killing them")

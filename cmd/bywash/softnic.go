@@ -25,7 +25,7 @@ With --listen its NICs and those of other hosts, in user space or of the module,
 form a cluster over UDP (port 24911 unless --listen names another). All hosts
 have the same key. Make it once, with
 
-    od -An -N16 -tx1 /dev/urandom | tr -d ' \n' > qnix.key; chmod 600 qnix.key
+    (umask 077; od -An -N16 -tx1 /dev/urandom | tr -d ' \n' > qnix.key)
 
 and copy it to the others. Datagrams are authenticated, not encrypted. The NICs'
 numbers must be unique in the cluster: see --first. Of each two hosts one must
@@ -55,7 +55,7 @@ func softnicCommand() *cobra.Command {
 	c := &f.config
 	fl := cmd.Flags()
 	fl.SortFlags = false
-	fl.StringSliceVar(&c.Sockets, "socket", nil, "`path` of a NIC's socket; once for each NIC (default qnix0.sock, … in $XDG_RUNTIME_DIR/bywash)")
+	fl.StringSliceVar(&c.Sockets, "socket", nil, "`path` of a NIC's socket; once for each NIC (default qnix0.sock, … in $XDG_RUNTIME_DIR/bywash, else bywash-UID in the directory for temporary files)")
 	fl.IntVar(&c.NICs, "nics", 0, "`count` of NICs (default 1, or as many as sockets)")
 	fl.IntVar(&c.First, "first", 1, "`number` of the first NIC in the cluster; the others follow")
 	fl.StringVar(&c.Listen, "listen", "", "UDP `address` for other hosts' NICs, as host:port or :port")
