@@ -295,14 +295,22 @@ struct soft_process *soft_process_create(struct soft *s, uint32_t nic, uint32_t 
 		free(p);
 		return NULL;
 	}
+	soft_lock(s);
+	p->next = s->processes;
+	s->processes = p;
+	soft_unlock(s);
 	return p;
 }
 
 void soft_process_destroy(struct soft_process *p)
 {
 	struct soft *s = p->nic->soft;
+	struct soft_process **at = &s->processes;
 
 	soft_lock(s);
+	while (*at != p)
+		at = &(*at)->next;
+	*at = p->next;
 	epoll_ctl(s->epoll, EPOLL_CTL_DEL, p->wakeup, NULL);
 	soft_memory_free(p);
 	soft_unlock(s);

@@ -18,6 +18,7 @@ struct soft_memory {
 };
 
 struct soft_process {
+	struct soft_process *next;
 	struct soft_nic *nic;
 	uint32_t index;
 	uint64_t user;
@@ -29,6 +30,8 @@ struct soft_process {
 	struct qnix_memory_info info;
 	struct soft_memory *memory;
 	uint32_t memories;
+	uint32_t maps;		/* entries of memory that are mapped here */
+	uint64_t mapped;	/* their bytes */
 };
 
 /*
@@ -68,6 +71,7 @@ struct soft {
 	uint8_t	 key[WIRE_KEY];
 	uint32_t polls;
 	uint32_t translations;
+	struct soft_process *processes;
 	uint32_t max_datagram;
 	uint64_t sleeps, rounds;
 	uint64_t no_poll_until;	/* until when polling does not pay, ns */
@@ -82,6 +86,10 @@ struct soft {
 };
 
 #define SOFT_BOUNCE	65536u
+
+/* Files of processes that are mapped here: half of what the kernel allows (vm.max_map_count), and a quarter of addresses. */
+#define SOFT_MAPS	32768u
+#define SOFT_MAPPED	(1ULL << 45)
 
 uint64_t soft_now(void);
 uint64_t soft_random(void *host);

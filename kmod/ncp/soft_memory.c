@@ -153,11 +153,33 @@ int soft_copy(void *host, void *to, uint32_t to_handle, uint64_t to_offset,
 }
 
 /*
+ * Returns whether the process may have @len more bytes of a file mapped here. A user may only while he has no more than
+ * is left: so each of n users gets one part in n + 1, and the program itself never runs out of mappings.
+ */
+static bool may_map(const struct soft_process *p, uint64_t len)
+{
+	uint64_t left = SOFT_MAPPED, user = 0;
+	uint32_t maps_left = SOFT_MAPS, maps = 0;
+	const struct soft_process *x;
+
+	for (x = p->nic->soft->processes; x; x = x->next) {
+		left -= x->mapped;
+		maps_left -= x->maps;
+		if (x->user == p->user) {
+			user += x->mapped;
+			maps += x->maps;
+		}
+	}
+	return len <= left && user + len <= left && maps < maps_left;
+}
+
+/*
  * Maps a process's file. It must be sealed against shrinking, because an access beyond its
  * end would kill this process. It must be on tmpfs, because huge pages that were taken back
  * fault, too.
  */
-static int map_file(struct soft_memory *m, const struct qnix_translate *t, int fd)
+static int map_file(struct soft_process *p, struct soft_memory *m, const struct qnix_translate *t,
+		    int fd)
 {
 	uint64_t page = sysconf(_SC_PAGESIZE);
 	uint64_t from = t->addr & ~(page - 1);
@@ -175,12 +197,16 @@ static int map_file(struct soft_memory *m, const struct qnix_translate *t, int f
 	if (t->addr > (uint64_t)st.st_size || t->len > (uint64_t)st.st_size - t->addr)
 		return -EFAULT;
 	m->map_len = t->addr + t->len - from;
+	if (!may_map(p, m->map_len))
+		return -ENOMEM;
 	m->map = mmap(NULL, m->map_len, prot, MAP_SHARED, fd, from);
 	if (m->map == MAP_FAILED) {
 		m->map = NULL;
 		return -errno;
 	}
 	m->base = (uint8_t *)m->map + (t->addr - from);
+	p->maps++;
+	p->mapped += m->map_len;
 	return 0;
 }
 
@@ -225,10 +251,13 @@ static int fill_pool(struct soft_process *p, const struct qnix_translate *t, uin
 	return 0;
 }
 
-static void drop(struct soft_memory *m)
+static void drop(struct soft_process *p, struct soft_memory *m)
 {
-	if (m->map)
+	if (m->map) {
 		munmap(m->map, m->map_len);
+		p->maps--;
+		p->mapped -= m->map_len;
+	}
 	*m = (struct soft_memory){ .turn = m->turn + 1 };
 }
 
@@ -246,11 +275,11 @@ static int translate(struct soft_process *p, struct qnix_translate *t, int fd)
 			m = &p->memory[place];
 	if (!m)
 		return -ENOSPC;
-	err = fd >= 0 ? map_file(m, t, fd) : try_remote(p, t);
+	err = fd >= 0 ? map_file(p, m, t, fd) : try_remote(p, t);
 	if (!err && t->pool_index != QNIX_NO_POOL)
 		err = fill_pool(p, t, make_handle(place - 1, m->turn));
 	if (err) {
-		drop(m);
+		drop(p, m);
 		return err;
 	}
 	m->addr = t->addr;
@@ -277,7 +306,7 @@ int soft_untranslate(struct soft_process *p, uint32_t handle)
 	soft_lock(p->nic->soft);
 	m = find(p, handle);
 	if (m)
-		drop(m);
+		drop(p, m);
 	soft_unlock(p->nic->soft);
 	return m ? 0 : -EINVAL;
 }
@@ -288,6 +317,6 @@ void soft_memory_free(struct soft_process *p)
 
 	for (place = 0; place < p->memories; place++)
 		if (p->memory[place].len)
-			drop(&p->memory[place]);
+			drop(p, &p->memory[place]);
 	free(p->memory);
 }

@@ -3,6 +3,7 @@
 package softnic
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -149,6 +150,37 @@ func TestForeignFilesAreNotMapped(t *testing.T) {
 	}
 	if h, err := p.TranslateFile(b[:4096], sealed, 0, nic.Read); err != nil || h == 0 {
 		t.Error(err)
+	}
+}
+
+// One user's processes do not use up the mappings of the program that is the NIC: its own memory would be the next to
+// fail.
+func TestMappingsAreShared(t *testing.T) {
+	const share = 32768 / 2 // of one user alone: SOFT_MAPS in soft_internal.h
+	s := serve(t, Config{MaxTranslations: share + 1})
+	first, second := join(t, s.Sockets()[0], nic.Config{Name: "p"}), join(t, s.Sockets()[0], nic.Config{Name: "q"})
+	b, fd := mapping(t, 4096)
+	for k := range share {
+		if _, err := first.TranslateFile(b, fd, 0, nic.Read); err != nil {
+			t.Fatalf("mapping %d: %v", k, err)
+		}
+	}
+	for _, p := range []*nic.Process{first, second} {
+		if _, err := p.TranslateFile(b, fd, 0, nic.Read); !errors.Is(err, unix.ENOMEM) {
+			t.Errorf("one mapping too many: %v, want %v", err, unix.ENOMEM)
+		}
+	}
+	if err := first.Deregister(); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) { // the NIC frees them after its answer
+		_, err := second.TranslateFile(b, fd, 0, nic.Read)
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
 	}
 }
 
