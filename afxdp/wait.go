@@ -21,10 +21,10 @@ const longestSleep = 10 * time.Millisecond
 type frameWaits struct{ n *nic }
 
 // Arm implements kit.Watched. It need do nothing, because frames stay in the ring until a round handles them.
-func (w frameWaits) Arm() uint32 { return 0 }
+func (w frameWaits) Arm() uint64 { return 0 }
 
 // Sleep implements kit.Watched. It waits for frames or the next timer.
-func (w frameWaits) Sleep(uint32, bool) {
+func (w frameWaits) Sleep(uint64, bool) {
 	n := w.n
 	wait := min(time.Duration(n.due.Load())-time.Since(n.origin), longestSleep)
 	_, _ = n.queues[0].sock.Wait(rxEvent, max(wait, 0))

@@ -159,12 +159,13 @@ func (c *process) pauseWatched(timer *time.Timer, undisturbed bool) bool {
 func (c *process) sleepInKernel(seen uint32) {
 	c.backgroundSleeps.Store(true)
 	defer c.backgroundSleeps.Store(false)
+	wakes := c.proc.Wakes() // wakeBackground wakes after its token, which is looked for next
 	select {
 	case <-c.backgroundWoken:
 		return
 	default:
 	}
-	if err := c.proc.Wait(seen, longestSleep); err != nil {
+	if err := c.proc.WaitSince(seen, wakes, longestSleep); err != nil {
 		c.nicFailed(err)
 	}
 }

@@ -19,14 +19,17 @@ const (
 // ring lets waiters sleep until the Doorbell Ring has another entry.
 type ring struct{ c *process }
 
-func (r ring) Arm() uint32 { return r.c.doorbells.seen.Load() }
+// Arm implements kit.Watched. The upper half counts wake-ups: one between it and Sleep is not lost.
+func (r ring) Arm() uint64 {
+	return uint64(r.c.proc.Wakes())<<32 | uint64(r.c.doorbells.seen.Load())
+}
 
-func (r ring) Sleep(seen uint32, again bool) {
+func (r ring) Sleep(seen uint64, again bool) {
 	d := shortSleep
 	if again {
 		d = sleepAgain
 	}
-	if err := r.c.proc.Wait(seen, d); err != nil {
+	if err := r.c.proc.WaitSince(uint32(seen), uint32(seen>>32), d); err != nil {
 		r.c.nicFailed(err)
 	}
 	r.c.Drain()

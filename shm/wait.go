@@ -111,19 +111,19 @@ func (w *pageWaits) enter() bool {
 
 func (w *pageWaits) leave() { w.users.Add(-1) }
 
-func (w *pageWaits) Arm() (seen uint32) {
+func (w *pageWaits) Arm() (seen uint64) {
 	if !w.enter() {
 		return 0
 	}
 	defer w.leave()
-	seen = atomic.LoadUint32(&w.page.seq)
+	seen = uint64(atomic.LoadUint32(&w.page.seq))
 	raise(&w.page.raised, w.asym)
 	return seen
 }
 
-func (w *pageWaits) Sleep(seen uint32, again bool) {
+func (w *pageWaits) Sleep(seen uint64, again bool) {
 	if w.enter() {
-		sleep(&w.page.seq, seen, sleepTime(again))
+		sleep(&w.page.seq, uint32(seen), sleepTime(again))
 		w.leave()
 	}
 }
@@ -156,13 +156,13 @@ func (w *pageWaits) close() {
 type ownWaits struct{ n *conn }
 
 // Arm implements kit.Watched: it raises the flag that makes the peer wake seq.
-func (w ownWaits) Arm() (seen uint32) {
+func (w ownWaits) Arm() (seen uint64) {
 	n := w.n
 	if !n.Enter() {
 		return 0
 	}
 	defer n.Leave()
-	seen = atomic.LoadUint32(&n.mine.seq)
+	seen = uint64(atomic.LoadUint32(&n.mine.seq))
 	n.armed = true
 	raise(n.track.flag(n.sending), n.asym)
 	return seen
@@ -170,11 +170,11 @@ func (w ownWaits) Arm() (seen uint32) {
 
 // Sleep implements kit.Watched. The memory that it sleeps on stays mapped meanwhile (see quiesce). After this side has
 // closed it waits for the peer to leave the memory of the packet.
-func (w ownWaits) Sleep(seen uint32, again bool) {
+func (w ownWaits) Sleep(seen uint64, again bool) {
 	n := w.n
 	atomic.StoreUint32(&n.blocked, 1) // a full barrier: the state is read next
 	if n.State() != kit.StateClosed {
-		sleep(&n.mine.seq, seen, sleepTime(again))
+		sleep(&n.mine.seq, uint32(seen), sleepTime(again))
 		store32(&n.blocked, 0)
 		return
 	}

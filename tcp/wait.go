@@ -21,9 +21,9 @@ const (
 type sockets struct{ c *share }
 
 // Arm implements kit.Watched: bytes stay until a goroutine reads them.
-func (s sockets) Arm() uint32 { return 0 }
+func (s sockets) Arm() uint64 { return 0 }
 
-func (s sockets) Sleep(_ uint32, again bool) {
+func (s sockets) Sleep(_ uint64, again bool) {
 	c := s.c
 	switch {
 	case c.opts.spin:

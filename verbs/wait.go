@@ -62,10 +62,10 @@ const spins = 200
 // no waiter does.
 type completionWaits struct{ c *opened }
 
-func (w completionWaits) Arm() uint32 { w.c.arm(); return 0 }
+func (w completionWaits) Arm() uint64 { w.c.arm(); return 0 }
 
 // Sleep implements kit.Watched. It is never called.
-func (completionWaits) Sleep(uint32, bool) {}
+func (completionWaits) Sleep(uint64, bool) {}
 
 // Wake implements kit.Watched. No goroutine is in Sleep.
 func (completionWaits) Wake() {}

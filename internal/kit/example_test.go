@@ -65,8 +65,8 @@ func (l *loop) Release() error { l.released++; return nil }
 // quiet is a device without events.
 type quiet struct{}
 
-func (quiet) Arm() uint32        { return 0 }
-func (quiet) Sleep(uint32, bool) {}
+func (quiet) Arm() uint64        { return 0 }
+func (quiet) Sleep(uint64, bool) {}
 func (quiet) Wake()              {}
 func (quiet) Call()              {}
 

@@ -11,10 +11,10 @@ import (
 type Watched interface {
 	// Arm is called before a waiter's last look. An event from here on ends Sleep, or another goroutine sees it and wakes
 	// the waiter. Seen is for Sleep.
-	Arm() (seen uint32)
+	Arm() (seen uint64)
 	// Sleep blocks in the kernel until there is more than seen, Wake is called, or a time of its own is over, and
 	// takes what has come. Again: it is not the first sleep of a wait.
-	Sleep(seen uint32, again bool)
+	Sleep(seen uint64, again bool)
 	// Wake ends a Sleep, from any goroutine.
 	Wake()
 	// Call asks the driver's own goroutine to watch the device: goroutines sleep, and none of them watches it.
@@ -55,7 +55,7 @@ type wait struct {
 	ctx      context.Context
 	inKernel *atomic.Bool // to wake it takes waking the device's sleep
 	watching bool
-	seen     uint32
+	seen     uint64
 	slept    int
 	stop     func() bool
 }

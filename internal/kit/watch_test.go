@@ -17,7 +17,7 @@ import (
 type device struct {
 	mu     sync.Mutex
 	more   sync.Cond
-	events uint32
+	events uint64
 	woken  bool
 	asleep atomic.Int32
 	calls  atomic.Int32
@@ -29,13 +29,13 @@ func newDevice() *device {
 	return d
 }
 
-func (d *device) Arm() uint32 {
+func (d *device) Arm() uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.events
 }
 
-func (d *device) Sleep(seen uint32, _ bool) {
+func (d *device) Sleep(seen uint64, _ bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.asleep.Add(1)

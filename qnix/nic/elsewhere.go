@@ -200,3 +200,7 @@ func (*NIC) Statistics() (Statistics, error)                   { return Statisti
 func (*Process) Statistics() (Statistics, error)               { return Statistics{}, errElsewhere }
 func (*Process) Wait(seen uint32, timeout time.Duration) error { return errElsewhere }
 func (*Process) Wake()                                         {}
+func (*Process) Wakes() uint32                                 { return 0 }
+func (*Process) WaitSince(seen, seenWakes uint32, timeout time.Duration) error {
+	return errElsewhere
+}

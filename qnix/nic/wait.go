@@ -20,7 +20,15 @@ const longestSleep = time.Second
 // the NIC or this registration has ended, and with ErrClosed after Deregister. It polls for some microseconds and then
 // sleeps without using a CPU. Several goroutines may wait. It allocates only in its first call.
 func (p *Process) Wait(seen uint32, timeout time.Duration) error {
-	seenWakes := p.wakes.Load()
+	return p.WaitSince(seen, p.Wakes(), timeout)
+}
+
+// Wakes returns how often Wake was called, modulo 2³².
+func (p *Process) Wakes() uint32 { return p.wakes.Load() }
+
+// WaitSince is Wait for callers that looked for something else than doorbells before: it returns, too, if there were
+// other wake-ups than seenWakes.
+func (p *Process) WaitSince(seen, seenWakes uint32, timeout time.Duration) error {
 	if timeout == 0 || p.poll(seen) {
 		return p.alive()
 	}

@@ -301,3 +301,17 @@ func FuzzAnswer(f *testing.F) {
 		}
 	})
 }
+
+// A wake-up that comes between a caller's last look and its wait is not lost.
+func TestWakeBeforeTheWait(t *testing.T) {
+	p := register(t, newFake(t), Config{})
+	seen, wakes := p.RingTail(), p.Wakes()
+	p.Wake()
+	start := time.Now()
+	if err := p.WaitSince(seen, wakes, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if d := time.Since(start); d > 30*time.Second {
+		t.Errorf("it waited for %v", d)
+	}
+}

@@ -80,8 +80,8 @@ func (c *nicContext) open(a driver.Attributes) error {
 // wakeups is a device without events: the goroutines of connections wake the waiters.
 type wakeups struct{}
 
-func (wakeups) Arm() uint32        { return 0 }
-func (wakeups) Sleep(uint32, bool) {}
+func (wakeups) Arm() uint64        { return 0 }
+func (wakeups) Sleep(uint64, bool) {}
 func (wakeups) Wake()              {}
 func (wakeups) Call()              {}
 
