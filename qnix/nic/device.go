@@ -4,8 +4,6 @@ package nic
 
 import (
 	"context"
-	"os"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -58,57 +56,10 @@ func ioctl[T any](d *device, request uintptr, arg *T) error {
 	}
 }
 
-// ioctlCtx is for requests that wait for other processes: when the context ends, a signal ends the wait. The signal is
-// SIGURG, which the Go runtime uses itself and otherwise ignores.
-func ioctlCtx[T any](ctx context.Context, d *device, request uintptr, arg *T) error {
-	if ctx.Done() == nil {
-		return ioctl(d, request, arg)
-	}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	tid := unix.Gettid()
-	done, over := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(over)
-		select {
-		case <-done:
-			return
-		case <-ctx.Done():
-		}
-		for { // until a signal has interrupted the wait
-			_ = unix.Tgkill(os.Getpid(), tid, unix.SIGURG)
-			select {
-			case <-done:
-				return
-			case <-time.After(time.Millisecond):
-			}
-		}
-	}()
-	defer func() {
-		close(done)
-		<-over // afterwards the thread may run another goroutine
-	}()
-	if !d.gate.enter() {
-		return ErrClosed
-	}
-	defer d.gate.leave()
-	for {
-		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(d.fd), request, uintptr(unsafe.Pointer(arg)))
-		switch {
-		case errno == 0:
-			return nil
-		case errno != unix.EINTR:
-			return errno
-		case ctx.Err() != nil:
-			return ctx.Err()
-		}
-	}
-}
-
 func (d *device) info(i *abi.Info) error { return ioctl(d, abi.IocInfo, i) }
 
-func (d *device) register(ctx context.Context, r *abi.Register) (vni, hps []byte, err error) {
-	if err := ioctlCtx(ctx, d, abi.IocRegister, r); err != nil {
+func (d *device) register(_ context.Context, r *abi.Register) (vni, hps []byte, err error) {
+	if err := ioctl(d, abi.IocRegister, r); err != nil {
 		return nil, nil, err
 	}
 	if vni, err = d.mmap(r.VNIOffset, r.VNISize); err == nil {
@@ -138,8 +89,8 @@ func (d *device) untranslate(handle uint32) error {
 	return ioctl(d, abi.IocUntranslate, &abi.Untranslate{Handle: handle})
 }
 
-func (d *device) join(ctx context.Context, g *abi.Group) error {
-	return ioctlCtx(ctx, d, abi.IocJoin, g)
+func (d *device) join(_ context.Context, g *abi.Group) error {
+	return ioctl(d, abi.IocJoin, g)
 }
 
 func (d *device) leave(g *abi.Group) error { return ioctl(d, abi.IocLeave, g) }

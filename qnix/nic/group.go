@@ -9,7 +9,7 @@ import (
 )
 
 // Join joins a group without using a Send Context. It blocks until size processes have joined, for at most 30 s
-// (ETIMEDOUT), or until the context ends.
+// (ETIMEDOUT), or until the context ends; the module knows the context's deadline only.
 func (p *Process) Join(ctx context.Context, group Name, size int) error {
 	if size < 1 || size > abi.MaxMessage {
 		return ErrInvalid

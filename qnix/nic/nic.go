@@ -159,8 +159,8 @@ func makeInfo(i *abi.Info) Info {
 // Info returns the properties that the NIC reported when it was opened.
 func (n *NIC) Info() Info { return n.info }
 
-// Close deregisters the process, if one is registered, and closes the NIC. A Register under way ends. A second call
-// fails with ErrClosed.
+// Close deregisters the process, if one is registered, and closes the NIC. A Register under way ends, with the module
+// at its deadline. A second call fails with ErrClosed.
 func (n *NIC) Close() error {
 	n.mu.Lock()
 	if n.closed {

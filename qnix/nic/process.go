@@ -72,8 +72,9 @@ type Process struct {
 type mappings struct{ vni, hps []byte }
 
 // Register registers this process: other processes find it by its name. It blocks until the other NICs of the cluster
-// know the process and its group, if any, is complete, for at most 30 s or until the context ends. It fails with
-// EISCONN if this handle has a registration, and with EADDRINUSE if the name is taken.
+// know the process and its group, if any, is complete, for at most 30 s or until the context ends; the module knows the
+// context's deadline only, and not that it is cancelled. It fails with EISCONN if this handle has a registration, and
+// with EADDRINUSE if the name is taken.
 func (n *NIC) Register(ctx context.Context, c Config) (*Process, error) {
 	p, err := n.register(ctx, c)
 	if err != nil {
