@@ -119,7 +119,7 @@ func (n *conn) hasRetired() bool {
 			}
 		}
 	}
-	if c.failed == nil && (n.peer == nil || n.peer.gone == nil) && !n.api.ended() {
+	if c.failed == nil && !n.api.ended() {
 		return false
 	}
 	for k := range n.sends.n {

@@ -259,9 +259,9 @@ func (s *small) quiesce() bool {
 // cancelled, and then sends to nobody: the NIC refuses that if the context is free, and ignores it otherwise. The
 // context of credits, whose doorbell always rings, goes last. When it rings, the NIC has read all of these commands.
 func (s *small) ended() bool {
-	c, used := s.ctx, int(min(s.started, s.ours))
+	c, used := s.ctx, int(s.ours)
 	last := s.sends.at + int(s.call.sends)
-	if used == 0 && s.credits == 0 {
+	if s.started == 0 && s.credits == 0 {
 		return true
 	}
 	if state, _ := c.proc.SendDoorbell(last); state == nic.Pending {
