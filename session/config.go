@@ -41,13 +41,14 @@ type Config struct {
 	// Unexpected is the budget in bytes of unexpected messages, each of which costs some 300 bytes beside its data; 0
 	// means 64 MiB. With several peers, one peer can have half of it. One peer can have 65536 unexpected messages, all
 	// peers 262144. Beyond the budget a peer may send no more messages until some are received: its sends wait. A peer of
-	// which nothing is stored may always send one packet. Long active messages have a budget of the same size.
+	// which nothing is stored may always send one packet. Long active messages have a budget of the same size. At least
+	// 4 KiB.
 	Unexpected int
 
 	// PeerMemory limits the bytes that this process holds for one peer beside unexpected messages: answers that the
 	// peer has not taken, and the state of long messages under way in both directions; 0 means 128 MiB. The gate of a
 	// peer that needs more ends with ErrLimit. A peer that follows the protocol needs at most 80 MiB, usually a few
-	// KiB.
+	// KiB. At least 1 MiB.
 	PeerMemory int
 
 	// PeersMemory is the same limit for all peers together; 0 means four times PeerMemory. Beyond it the gate that uses

@@ -307,9 +307,10 @@ func (l *link) checkHello(h *header.Header, b []byte) error {
 // Connect returns a connected gate to the process of another session whose business card is given. That process calls
 // Connect with this process's card; the order of the two calls does not matter. Both sessions need the same secret and
 // a common driver that reaches the other (see Config.AllDrivers). Connect blocks until the gate is connected or ctx
-// ends. It fails with driver.ErrAuth if the card was changed or belongs to a session with another secret. The gate's
-// rank is -1; its messages are received through the gate or with any source. Config.OnError and OnClosed report when
-// the peer has gone. Gate.Forget removes the gate.
+// ends. It fails with driver.ErrAuth if the card was changed or belongs to a session with another secret, with
+// driver.ErrVersion if it is of another version, with the error of a gate that broke or was closed meanwhile, or with
+// that of ctx. The gate's rank is -1; its messages are received through the gate or with any source. Config.OnError and
+// OnClosed report when the peer has gone. Gate.Forget removes the gate.
 func (s *Session) Connect(ctx context.Context, businessCard []byte) (*Gate, error) {
 	c, err := parseCard(businessCard, s.key)
 	if err != nil {

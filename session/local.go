@@ -15,8 +15,8 @@ type host struct {
 }
 
 // LocalRank returns this process's number among the ranks of the job on this host, from 0, and how many they are. Both
-// are -1 if the launcher does not provide them. bywash run, Open MPI's mpirun and MPICH's mpiexec do; Slurm's srun
-// provides the rank alone.
+// are -1 if Config.Job was given, or the launcher does not provide them. bywash run, Open MPI's mpirun and MPICH's
+// mpiexec do; Slurm's srun provides the rank alone.
 func (s *Session) LocalRank() (rank, size int) { return s.host.rank, s.host.size }
 
 // findLocal reads the place on this host from the launcher's variables, and how many CPUs this process may use.

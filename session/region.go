@@ -37,7 +37,8 @@ const MaxKey = maxRegionKey
 
 // Register makes memory available, with the given access, to peers that have the key. The memory must stay allocated
 // until Deregister has returned nil. Over a rail whose driver cannot register the memory, messages carry the
-// operations, and this process answers them when it makes progress.
+// operations, which takes longer, and this process answers them when it makes progress. Register fails with ErrInvalid
+// for no memory or unknown access, and with ErrClosed.
 func (s *Session) Register(mem []byte, access driver.Access) (*Region, error) {
 	if len(mem) == 0 || access == 0 || access > driver.RemoteRead|driver.RemoteWrite|driver.RemoteAtomic {
 		return nil, &Error{Peer: -1, Op: "register", Err: fmt.Errorf("%w: no memory (0 bytes), or access that does not exist", ErrInvalid)}
@@ -99,7 +100,7 @@ func (r *Region) Bytes() []byte { return r.mem }
 
 // Key returns the key of the region for Gate.Import. Every process with the key can use the region. A key stays valid
 // after Session.Resume; operations with it then go by messages, and drivers carry out operations again with a key that
-// was fetched after Resume.
+// was fetched after Resume. The bytes belong to the session: do not change them.
 func (r *Region) Key() []byte {
 	r.s.mu.lock()
 	defer r.s.mu.unlock()
@@ -188,7 +189,8 @@ func (r *Remote) AtomicWithCPU() bool {
 	return true
 }
 
-// Import makes the key of a region of this gate's peer usable. It fails with driver.ErrRemoteKey if key is damaged.
+// Import makes the key of a region of this gate's peer usable. It fails with driver.ErrRemoteKey if key is damaged; with
+// the key of another process operations fail. It copies key and never blocks. A Remote need not be released.
 func (g *Gate) Import(key []byte) (*Remote, error) {
 	bad := g.fault("import", fmt.Errorf("%w: malformed", driver.ErrRemoteKey))
 	if len(key) < keyHeader || len(key) > maxRegionKey || key[0] != keyVersion || key[3] != 0 {
