@@ -20,7 +20,8 @@ func doctorCommand() *cobra.Command {
 		Short: "Find obstacles to drivers and to their speed, each with its remedy",
 		Long: `Doctor tests the properties of this machine that the drivers of this build need:
 limits, shared memory, kernel features, cores. Each finding is ok, slow (it
-works, at a cost), absent (this machine has no such hardware) or blocked; slow and blocked ones name the remedy. The exit
+works, at a cost), absent (this machine has no such hardware) or blocked; slow
+and blocked ones name the remedy. The exit
 status is 1 if something is blocked.
 
 With --report it prints all that somebody needs who looks for a fault from
