@@ -459,11 +459,11 @@ func TestRefusalComesTooLate(t *testing.T) {
 	}
 	m.sendControl(control{kind: kindRefuse, mine: m.mine.number, yours: m.theirs.number, reason: refusedStale})
 	v, n := m.victim, &i.(*large).conn
-	eventually(t, "the connection breaks", func() bool { return n.State() == kit.StateBroken })
+	m.eventually("the connection breaks", func() bool { return n.State() == kit.StateBroken })
 	if err := i.Disconnect(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the NIC gives the send up", func() bool {
+	m.eventually("the NIC gives the send up", func() bool {
 		s, _ := v.proc.SendDoorbell(n.sends.at)
 		return s.Rung()
 	})
@@ -510,7 +510,7 @@ func TestPeerThatConfirmsWhatTheNICKeeps(t *testing.T) {
 	}
 	m.sendControl(control{kind: kindLeave, mine: m.mine.number, yours: m.theirs.number, credits: credits})
 	m.sendControl(control{kind: kindOver, mine: m.mine.number, yours: m.theirs.number})
-	eventually(t, "the connection retires", func() bool {
+	m.eventually("the connection retires", func() bool {
 		v.Mu.Lock()
 		defer v.Mu.Unlock()
 		return len(v.all) == 0
@@ -611,11 +611,14 @@ func TestLeavingPeerAndFailingNIC(t *testing.T) {
 	n.Leave()
 }
 
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(maxWait); !f(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within %v", what, maxWait)
+// eventually waits until f holds, and looks each time the background goroutine has polled everything.
+func (m *fakePeer) eventually(what string, f func() bool) {
+	m.t.Helper()
+	for end := time.After(maxWait); !f(); {
+		select {
+		case <-m.victim.progress:
+		case <-end:
+			m.t.Fatalf("%s: not within %v", what, maxWait)
 		}
 	}
 }

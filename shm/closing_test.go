@@ -91,8 +91,9 @@ func TestCloseBesideDisconnectKeepsRegions(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = n.Disconnect() })
 	within(t, 10*time.Second, "the state to change", func() bool { return n.State() == kit.StateClosed })
-	wg.Go(func() { _ = c.Close() })
-	time.Sleep(time.Millisecond)
+	begun := make(chan struct{})
+	wg.Go(func() { close(begun); _ = c.Close() })
+	<-begun
 	n.ctx.Mu.Unlock()
 	ends(t, 5*time.Second, "disconnect and close", wg.Wait)
 	if now := regionTables(t); now <= tables {

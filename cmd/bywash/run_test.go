@@ -235,25 +235,6 @@ func TestOutputOfEscapedProcess(t *testing.T) {
 	}
 }
 
-// What ranks printed is not cut off where whoever reads it is slower than the time that escaped processes have.
-func TestSlowReaderGetsAllOutput(t *testing.T) {
-	cmd := shells("1", "echo up; seq 20000", "--tag-output")
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	time.Sleep(2500 * time.Millisecond) // the rank has ended; what it printed is in two full pipes
-	if got := strings.Count(untilEOF(t, out), "\n"); got != 20001 {
-		t.Errorf("%d lines, want 20001", got)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestUserSignalsReachAllRanks(t *testing.T) {
 	cmd := shells("3", "trap 'echo got; exit 0' USR1; echo up; while :; do sleep 0.1; done")
 	r := follow(t, cmd, 3)

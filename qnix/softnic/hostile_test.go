@@ -173,14 +173,8 @@ func TestMappingsAreShared(t *testing.T) {
 	if err := first.Deregister(); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) { // the NIC frees them after its answer
-		_, err := second.TranslateFile(b, fd, 0, nic.Read)
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
+	if _, err := second.TranslateFile(b, fd, 0, nic.Read); err != nil {
+		t.Errorf("after the end of the process that had them: %v", err)
 	}
 }
 

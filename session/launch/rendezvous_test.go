@@ -421,6 +421,16 @@ func TestLookupsUnderWayEndWithTheLauncher(t *testing.T) {
 	}
 }
 
+// rankEnviron is the environment of a rank of a job.
+func rankEnviron(addr string, rank, size int, secret []byte) environ {
+	var pairs []string
+	for _, e := range RankEnv(addr, rank, size, secret) {
+		k, v, _ := strings.Cut(e, "=")
+		pairs = append(pairs, k, v)
+	}
+	return envOf(pairs...)
+}
+
 func TestRank0Serves(t *testing.T) {
 	ln, err := Listen(t.Context(), "")
 	if err != nil {
@@ -433,13 +443,8 @@ func TestRank0Serves(t *testing.T) {
 	var wg sync.WaitGroup
 	closed := make(chan int, size)
 	for r := size - 1; r >= 0; r-- { // rank 0 last: the others wait for it
-		env := map[string]string{}
-		for _, e := range RankEnv(rank0Prefix+addr, r, size, secret) {
-			k, v, _ := strings.Cut(e, "=")
-			env[k] = v
-		}
 		wg.Go(func() {
-			j, err := find(t.Context(), func(n string) string { return env[n] })
+			j, err := find(t.Context(), rankEnviron(rank0Prefix+addr, r, size, secret))
 			if err == nil {
 				err = exchange(t.Context(), j, 50, size)
 			}
@@ -478,13 +483,8 @@ func TestAbortOfRank0ReachesAllRanks(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	for r := 1; r < size; r++ {
-		env := map[string]string{}
-		for _, e := range RankEnv(rank0Prefix+addr, r, size, secret) {
-			k, v, _ := strings.Cut(e, "=")
-			env[k] = v
-		}
 		wg.Go(func() {
-			j, err := find(t.Context(), func(n string) string { return env[n] })
+			j, err := find(t.Context(), rankEnviron(rank0Prefix+addr, r, size, secret))
 			if err != nil {
 				t.Errorf("rank %d: %v", r, err)
 				return

@@ -10,6 +10,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // maxLine is where a line without an end is cut, so that memory stays bounded.
@@ -25,23 +27,40 @@ type outputs struct {
 // restTime is how long processes that ranks left running, and that nobody can kill, are listened to.
 const restTime = time.Second
 
-// pipe is what a rank prints. After its deadline it gives what it holds then, and no more.
+// pipe is what a rank prints. When its deadline has passed it ends behind what it holds then.
 type pipe struct {
 	*os.File
-	rest int // bytes
+	late bool
+	rest int // bytes until the end, if late
 }
 
 func (p *pipe) Read(b []byte) (int, error) {
-	n, err := p.File.Read(b)
-	if !errors.Is(err, os.ErrDeadlineExceeded) || p.rest == 0 {
-		return n, err
+	if !p.late {
+		n, err := p.File.Read(b)
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return n, err
+		}
+		if err := p.limit(); err != nil {
+			return 0, err
+		}
 	}
-	if err := p.SetReadDeadline(time.Now().Add(restTime / 10)); err != nil {
-		return 0, err
+	if p.rest == 0 {
+		return 0, io.EOF
 	}
-	n, err = p.File.Read(b[:min(len(b), p.rest)])
+	n, err := p.File.Read(b[:min(len(b), p.rest)])
 	p.rest -= n
 	return n, err
+}
+
+// limit finds out what the pipe holds, which is read without a deadline: it is there.
+func (p *pipe) limit() error {
+	c, err := p.SyscallConn()
+	if err != nil {
+		return err
+	}
+	failed := c.Control(func(fd uintptr) { p.rest, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+	p.late = true
+	return errors.Join(failed, err, p.SetReadDeadline(time.Time{}))
 }
 
 // end waits until all that ranks printed has come out.
@@ -58,7 +77,7 @@ func (o *outputs) tag(to io.Writer, rank int) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &pipe{r, 64 << 10} // Linux's size of a pipe
+	p := &pipe{File: r}
 	o.pipes = append(o.pipes, p)
 	o.wg.Go(func() {
 		defer r.Close()
