@@ -572,6 +572,15 @@ func TestControlMessagesWaitForTheNIC(t *testing.T) {
 	}
 }
 
+// Control messages for a peer that takes none wait in a bounded amount of memory.
+func TestControlMessagesThatWaitAreBounded(t *testing.T) {
+	p := &peer{ctx: &process{}, out: make([][]byte, maxWaiting)}
+	p.sendControl(&control{kind: kindOver})
+	if n, bad := len(p.out), p.ctx.bad.Load(); n != maxWaiting || bad != 1 {
+		t.Errorf("%d wait, %d counted as bad, want %d and 1", n, bad, maxWaiting)
+	}
+}
+
 // Answers about receives that were cancelled take a bounded amount of memory, whatever their number.
 func TestAnswersOfAPeerAreBounded(t *testing.T) {
 	l := &large{}

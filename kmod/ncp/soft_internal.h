@@ -87,7 +87,10 @@ struct soft {
 
 #define SOFT_BOUNCE	65536u
 
-/* Files of processes that are mapped here: half of what the kernel allows (vm.max_map_count), and a quarter of addresses. */
+/*
+ * Files of processes that are mapped here: half of the mappings that the kernel allows
+ * (vm.max_map_count), and a quarter of the addresses.
+ */
 #define SOFT_MAPS	32768u
 #define SOFT_MAPPED	(1ULL << 45)
 

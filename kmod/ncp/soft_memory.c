@@ -153,8 +153,9 @@ int soft_copy(void *host, void *to, uint32_t to_handle, uint64_t to_offset,
 }
 
 /*
- * Returns whether the process may have @len more bytes of a file mapped here. A user may only while he has no more than
- * is left: so each of n users gets one part in n + 1, and the program itself never runs out of mappings.
+ * Returns whether the process may have @len more bytes of a file mapped here. A user may
+ * only while he has no more than is left: so each of n users gets one part in n + 1, and
+ * the program itself never runs out of mappings.
  */
 static bool may_map(const struct soft_process *p, uint64_t len)
 {
