@@ -37,6 +37,28 @@ func (r *Request) CancelAndFree() bool {
 // Oversubscribe sets whether waiters yield their CPU, as if ranks outnumbered the CPUs.
 func (s *Session) Oversubscribe(on bool) { s.host.oversubscribed = on }
 
+// Yield is what a waiter does between two batches of polls. It returns how many yields the next batches skip.
+func (s *Session) Yield() (skip uint32) {
+	s.yield()
+	return s.host.skip.Load()
+}
+
+const (
+	IdleYield = idleYield
+	MaxSkip   = maxSkip
+)
+
+// FastestYield returns how long a yield of the CPU takes if no other process wants it.
+func FastestYield() time.Duration {
+	fastest := time.Hour
+	for range 1000 {
+		start := time.Now()
+		yieldCPU()
+		fastest = min(fastest, time.Since(start))
+	}
+	return fastest
+}
+
 // NoDriver is the error of a process without a driver that works.
 var NoDriver = noDriver
 

@@ -160,7 +160,7 @@ func (s *Session) spin(ctx context.Context, ok func() bool) bool {
 
 // longestBatch is how many polls a waiter makes at most while it holds the lock.
 func (s *Session) longestBatch() int {
-	if s.host.oversubscribed {
+	if s.host.oversubscribed && s.host.skip.Load() == 0 {
 		return oversubscribedBatch
 	}
 	return maxBatch
@@ -179,7 +179,7 @@ func (s *Session) cost(d time.Duration) time.Duration {
 // CPU for a process when it wakes it, which yielding prevents.
 func (s *Session) yield() {
 	if runtime.Gosched(); s.host.oversubscribed {
-		yieldCPU()
+		s.host.yield()
 	}
 }
 

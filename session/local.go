@@ -2,6 +2,8 @@ package session
 
 import (
 	"strconv"
+	"sync/atomic"
+	"time"
 
 	"github.com/bywash/bywash/session/launch"
 )
@@ -12,6 +14,9 @@ type host struct {
 	size           int  // ranks on this host; -1: not known
 	cpus           int  // number of CPUs that this process may use; 0: not known
 	oversubscribed bool // ranks outnumber the CPUs, or may do so: this process may use one CPU alone
+
+	skip    atomic.Uint32 // batches of polls without a yield, after each one
+	skipped atomic.Uint32 // batches of polls since the latest yield
 }
 
 // LocalRank returns this process's number among the ranks of the job on this host, from 0, and how many they are. Both
@@ -41,3 +46,25 @@ func (s *Session) findLocal(env func(string) string) {
 // oversubscribedBatch is how many polls a waiter makes before it gives up its CPU, where ranks outnumber the CPUs: the
 // rank that it waits for may need this one. It is enough for one probe of all peers (Session.poll).
 const oversubscribedBatch = 64
+
+// A yield that took less than idleYield found no other process that wanted the CPU, as where each rank is bound to a CPU of
+// its own. Waiters then skip more and more yields, up to maxSkip in a row, until one takes longer.
+const (
+	idleYield = 2 * time.Microsecond
+	maxSkip   = 16
+)
+
+// yield lets another process run.
+func (h *host) yield() {
+	if h.skipped.Add(1) <= h.skip.Load() {
+		return
+	}
+	h.skipped.Store(0)
+	start := time.Now()
+	yieldCPU()
+	if time.Since(start) < idleYield {
+		h.skip.Store(min(2*h.skip.Load()+1, maxSkip))
+	} else {
+		h.skip.Store(0)
+	}
+}
