@@ -6,7 +6,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"runtime"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -51,17 +53,33 @@ func TestPutAfterThePeerHasClosed(t *testing.T) {
 			mu := &connOf(b).ctx.Mu // without it the goodbye message is not handled
 			mu.Lock()
 			err = tt.end(a)
-			op := driver.Op{Local: make([]byte, 64), Remote: remote}
-			if err := b.(driver.OneSided).PutPost(&op); err != nil {
-				t.Error(err)
-			}
-			done, perr := b.(driver.OneSided).OpPoll(&op)
+			put := make(chan error, 1)
+			go func() {
+				op := driver.Op{Local: make([]byte, 64), Remote: remote}
+				if err := b.(driver.OneSided).PutPost(&op); err != nil {
+					t.Error(err)
+				}
+				_, err := b.(driver.OneSided).OpPoll(&op)
+				put <- err
+			}()
+			within(t, 10*time.Second, "the put is refused", func() bool {
+				stacks := make([]byte, 1<<20)
+				for _, stack := range strings.Split(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
+					if strings.Contains(stack, ").progressOps(") && strings.Contains(stack, ").breakWith(") {
+						return true // it waits for the lock
+					}
+				}
+				return len(put) > 0
+			})
 			mu.Unlock()
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !done || !errors.Is(perr, tt.want) {
-				t.Errorf("put after the peer has closed: got %v, %v; want %v", done, perr, tt.want)
+			if err := <-put; !errors.Is(err, tt.want) {
+				t.Errorf("put after the peer has closed: got %v, want %v", err, tt.want)
+			}
+			if st := connOf(b).State(); tt.want == driver.ErrBroken && st != kit.StateBroken {
+				t.Errorf("after a put has found the connection broken it is in state %v", st)
 			}
 			if at := written(ar.Bytes()); at >= 0 {
 				t.Errorf("byte %d was written after the connection was closed", at)

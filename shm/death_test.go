@@ -117,11 +117,7 @@ func TestDeathIsNoMissingCapability(t *testing.T) {
 		put := func(want error) {
 			t.Helper()
 			op := driver.Op{Local: make([]byte, 8), Remote: remote}
-			err := inst.(driver.OneSided).PutPost(&op)
-			for done := false; err == nil && !done; {
-				done, err = inst.(driver.OneSided).OpPoll(&op)
-			}
-			if !errors.Is(err, want) {
+			if err := n.access(&op, op.Local, nil, false, 0); !errors.Is(err, want) {
 				t.Errorf("put to a process that cannot be attached to: got %v, want %v", err, want)
 			}
 		}

@@ -224,6 +224,7 @@ func (l *large) match(t *transfer) bool {
 		if load64(&e.ticket) != t.ticket {
 			return false
 		}
+		own(unsafe.Pointer(&t.slot.claim), unsafe.Sizeof(t.slot.claim)) // for copyPiece, which may follow
 		message := load64(&e.length)
 		if message > maxTransfer {
 			l.misbehaved("transfer that is too long")

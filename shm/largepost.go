@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/bits"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/bywash/bywash/driver"
 )
@@ -49,6 +50,9 @@ func (l *large) recvIn(t *transfer, i int, p *driver.Packet) error {
 	le.PutUint64(t.rdv[8:], t.ticket)
 	p.RdvData = t.rdv[:]
 	p.Driver = driver.PacketState{Phase: driver.Posted, Slot: uint32(i), Ticket: t.ticket}
+	next := l.recvs[l.nextSlot].slot // its lines lie in the peer's cache, since they were used last
+	own(unsafe.Pointer(&next.recv), unsafe.Sizeof(next.recv))
+	own(unsafe.Pointer(&next.claim), unsafe.Sizeof(next.claim))
 	return nil
 }
 
@@ -72,6 +76,7 @@ func (l *large) SendPost(p *driver.Packet) error {
 		return l.fault("send", "%w: the packet's rdv data is not of this driver, or damaged", driver.ErrInvalid)
 	}
 	t := &l.sends[i]
+	own(unsafe.Pointer(&t.slot.claim), unsafe.Sizeof(t.slot.claim)) // arrives while the other lines are read
 	now := load64(&t.slot.recv.ticket)
 	switch {
 	case now != ticket && ticket>>20 == now>>20 && ticket < now:

@@ -4,6 +4,7 @@ package shm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -106,6 +107,9 @@ func (n *conn) progressOps() {
 		budget -= max(k, 64)
 		q.first, q.moved = op.Driver.Next, 0
 		q.n--
+		if errors.Is(err, driver.ErrBroken) { // seen before the monitor did
+			n.breakWith(err)
+		}
 		if err != nil {
 			err = n.opError(kit.OpKind(op.Driver.Ticket), err)
 		}
@@ -176,7 +180,7 @@ func (n *conn) access(op *driver.Op, b []byte, mem unsafe.Pointer, mapped bool, 
 		return nil
 	}
 	if !n.attaches && n.peerGone() {
-		return driver.ErrBroken
+		return errGone
 	}
 	if !n.attaches {
 		return fmt.Errorf("%w: the region is private memory of a process that cannot be attached to (see bywash doctor); register memory in an arena", driver.ErrUnsupported)
@@ -185,13 +189,13 @@ func (n *conn) access(op *driver.Op, b []byte, mem unsafe.Pointer, mapped bool, 
 	local := [1]unix.Iovec{{Base: &b[0], Len: uint64(len(b))}}
 	if put {
 		if n.proc.replaced() {
-			return driver.ErrBroken
+			return errGone
 		}
 		return n.proc.copyOut(local[:], r.entry.addr+uint64(off), len(b))
 	}
 	err := n.proc.copyIn(local[:], r.entry.addr+uint64(off), len(b))
 	if err == nil && n.proc.replaced() {
-		return driver.ErrBroken
+		return errGone
 	}
 	return err
 }
