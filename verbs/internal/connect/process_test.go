@@ -94,6 +94,23 @@ func (c *child) start(t *testing.T, h *host) {
 	}
 }
 
+// stop stops the child, and returns when none of its threads runs any more.
+func (c *child) stop(t *testing.T) {
+	t.Helper()
+	_ = c.cmd.Process.Signal(syscall.SIGSTOP)
+	var status syscall.WaitStatus
+	for {
+		_, err := syscall.Wait4(c.cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
+		if err == syscall.EINTR {
+			continue
+		}
+		if err != nil || !status.Stopped() {
+			t.Fatalf("wait for the child to stop: status %#x, %v", status, err)
+		}
+		return
+	}
+}
+
 // A killed process is noticed at once, by connected endpoints and by those that wait for it.
 func TestKilledPeerIsLostAtOnce(t *testing.T) { eachManager(t, killedPeerIsLostAtOnce) }
 
@@ -143,7 +160,7 @@ func stoppedPeerOf(t *testing.T, inc uint64) {
 	x := h.endpointTo(c.inc, c.card, nil)
 	c.start(t, h)
 	x.mustConnect(t)
-	_ = c.cmd.Process.Signal(syscall.SIGSTOP)
+	c.stop(t)
 	waits := h.endpointTo(c.inc, c.card, nil)
 	waits.mustFail(t, Failed, driver.ErrBroken)
 	if x.State() != Ready {
