@@ -254,7 +254,7 @@ func TestMessagesWithoutCreditEndWithTheirSender(t *testing.T) {
 		}
 	})
 	ctx := deadline(t)
-	const n = 20
+	const n = 60 // more than the one packet that a peer may always send
 	var requests []*session.Request
 	for range n {
 		r, err := s[0].Gate(1).Isend(1, make([]byte, 1000))

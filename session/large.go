@@ -288,7 +288,7 @@ func (l *link) choose(offered rdv.Set, in *incoming) (rdv.Mode, error) {
 		return *f, nil
 	}
 	switch {
-	case mine.Has(rdv.Cooperative) && n >= l.nic.longFrom():
+	case mine.Has(rdv.Cooperative) && n >= l.nic.longFrom:
 		if in.choice = l.choiceFor(in.req, n); in.choice == nil {
 			return rdv.Cooperative, nil
 		}
@@ -303,9 +303,8 @@ func (l *link) choose(offered rdv.Set, in *incoming) (rdv.Mode, error) {
 }
 
 // longFrom returns from how many bytes on the large track is faster: there the time that its bandwidth saves equals
-// the time that its latency costs.
-func (n *nic) longFrom() int {
-	small, large := &n.small.Properties().Profile, &n.large.Properties().Profile
+// the time that its latency costs. It is 0 if both have the same bandwidth.
+func longFrom(small, large *driver.Profile) int {
 	saved := 1/max(small.Bandwidth, 1) - 1/max(large.Bandwidth, 1) // seconds a byte
 	if saved <= 0 {
 		return 0

@@ -50,7 +50,41 @@ func transfer(t *testing.T, from, to *session.Session, n int) {
 	}
 }
 
-var sizes = []int{0, 1, 8, 40, 256, 257, 4096, 8000, 8192, 8193, 20000, 65536, 1<<20 + 3, longest}
+var sizes = []int{0, 1, 8, 40, 256, 257, 4096, 8000, 16872, 16873, 20000, 65536, 1<<20 + 3, longest}
+
+// A message that fits into a packet goes at once from ordinary memory, and by the large track from an arena, where that
+// saves time.
+func TestMessageInAnArenaTakesTheLargeTrack(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	ctx := deadline(t)
+	arena, err := driver.NewArena(1 << 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inArena := arena.Alloc(16 << 10)
+	into := arena.Alloc(16 << 10)
+	for _, x := range []struct {
+		name string
+		buf  []byte
+		long uint64 // messages
+	}{
+		{"ordinary memory", make([]byte, 16<<10), 0},
+		{"an arena", inArena, 1},
+		{"an arena, but few bytes", inArena[:1000], 0},
+	} {
+		before := s[1].Stats().Long
+		copy(x.buf, pattern(len(x.buf), 1))
+		sent := make(chan error, 1)
+		go func() { sent <- s[0].Gate(1).Send(ctx, 1, x.buf) }()
+		n, err := s[1].Gate(0).Recv(ctx, 1, into)
+		if err := errors.Join(err, <-sent); err != nil || !bytes.Equal(into[:n], x.buf) {
+			t.Fatalf("%s: %d bytes of %d arrived, error %v", x.name, n, len(x.buf), err)
+		}
+		if long := s[1].Stats().Long - before; long != x.long {
+			t.Errorf("%s: %d long messages, want %d", x.name, long, x.long)
+		}
+	}
+}
 
 func TestEveryModeCarriesEveryLength(t *testing.T) {
 	modes := []*rdv.Mode{nil}

@@ -272,6 +272,7 @@ func (s *Session) openRail(r Rail, small driver.NIC) (*nic, error) {
 	}
 	if n.large != nil {
 		n.lcaps = &n.large.Properties().Capabilities
+		n.longFrom = longFrom(&n.small.Properties().Profile, &n.large.Properties().Profile)
 		if reg, ok := n.large.(driver.Registrar); ok {
 			n.reg = reg
 		}

@@ -18,7 +18,7 @@ import (
 // prefetches reports whether a message of n bytes is registered ahead on the link.
 func (l *link) prefetches(n int) bool {
 	s := l.g.s
-	return l.fetcher != nil && n > 0 && n >= l.nic.longFrom() && n <= l.nic.lcaps.MaxMessage && len(l.g.links) == 1 &&
+	return l.fetcher != nil && n > 0 && n >= l.nic.longFrom && n <= l.nic.lcaps.MaxMessage && len(l.g.links) == 1 &&
 		s.cfg.Mode == nil && s.cfg.Section == 0 && s.cfg.Chunk == 0 && !s.cfg.NoPrefetch
 }
 

@@ -102,7 +102,7 @@ func (g *Gate) IsendMsg(o *Out) (*Request, error) {
 	}
 	s.stats.Sent++
 	var r *Request
-	if n := o.len(); n+len(o.Header) <= g.eagerMax() {
+	if n := o.len(); n+len(o.Header) <= g.eagerMax() && !g.longInPlace(o, n) {
 		r = g.sendEager(o, n)
 	} else {
 		r = g.sendLong(o, n)
@@ -133,6 +133,16 @@ func (g *Gate) eagerMax() int {
 		return lim
 	}
 	return n
+}
+
+// longInPlace reports whether a message that could travel at once goes by the large track, which reads it in place and is
+// faster.
+func (g *Gate) longInPlace(o *Out, n int) bool {
+	if g.lead == nil || n < g.lead.nic.longFrom || g.lead.nic.longFrom == 0 {
+		return false
+	}
+	_, _, inArena := driver.ArenaOf(o.Buf)
+	return inArena
 }
 
 // sendRequest makes the request of a send.

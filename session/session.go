@@ -93,15 +93,16 @@ type transfers struct {
 // nic is a rail of this process.
 type nic struct {
 	Rail
-	s      *Session
-	index  int
-	small  driver.Context
-	large  driver.Context // nil: the rail has no large track
-	caps   *driver.Capabilities
-	lcaps  *driver.Capabilities
-	prober driver.Prober // nil: instances are asked in turn
-	reg    driver.Registrar
-	idle   *sleeper // of watch
+	s        *Session
+	index    int
+	small    driver.Context
+	large    driver.Context // nil: the rail has no large track
+	caps     *driver.Capabilities
+	lcaps    *driver.Capabilities
+	longFrom int           // bytes from which the large track is faster; 0: as fast
+	prober   driver.Prober // nil: instances are asked in turn
+	reg      driver.Registrar
+	idle     *sleeper // of watch
 
 	waiting bool // counted in progress.waiting
 }

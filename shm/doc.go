@@ -32,8 +32,8 @@
 //
 // # Paths
 //
-// On the small track a message of up to 56 bytes crosses in one cache line of a ring; a longer one, of up to 8 KiB, in
-// the ring's data area. [driver.Instance].Path returns "ring".
+// On the small track a message of up to 56 bytes crosses in one cache line of a ring; a longer one, in the ring's data
+// area. [driver.Instance].Path returns "ring".
 //
 // On the large track each end copies pieces (32 to 512 KiB) from its side of the
 // message until they meet, in the best way that it has to reach the other's buffer:
@@ -56,7 +56,7 @@
 //
 // # Limits
 //
-// A message has at most 8 KiB on the small track, 256 GiB on the large one. Each way, 64 packets can be in flight on
+// A message has at most 16.5 KiB on the small track, 256 GiB on the large one. Each way, 64 packets can be in flight on
 // the small track, 16 on the large one, and 64 one-sided operations. A context has up to 2048 regions.
 //
 // A connection takes 148 KiB of shared memory on the small track, 100 KiB on the large one, for both directions

@@ -126,7 +126,7 @@ func capabilities(t driver.Track) driver.Capabilities {
 func profile(t driver.Track) driver.Profile {
 	p := driver.Profile{Latency: 100 * time.Nanosecond, Bandwidth: 10e9, Exclusivity: exclusivity}
 	if t == driver.Large {
-		p.Latency, p.Bandwidth = time.Microsecond, 40e9
+		p.Latency, p.Bandwidth = 600*time.Nanosecond, 40e9
 	}
 	return p
 }

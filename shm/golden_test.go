@@ -201,6 +201,7 @@ func layout() map[string]uintptr {
 		"segment small track":   uintptr(segmentFileSize(false)),
 		"segment large track":   uintptr(segmentFileSize(true)),
 		"ring slots":            ringSlots,
+		"ring message":          maxSmall,
 		"ring data small track": smallData,
 		"ring data large track": largeData,
 		"regions":               maxRegions,

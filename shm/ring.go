@@ -22,8 +22,8 @@ const (
 	slotBytes = 64
 	inlineMax = slotBytes - 8
 
-	ringSlots = 128 // power of two
-	maxSmall  = 8 << 10
+	ringSlots = 128          // power of two
+	maxSmall  = 16<<10 + 512 // 16 KiB and the header of a layer above
 
 	// Bytes of the data area, a power of two, whole pages. The large track
 	// only uses its ring where nothing else works.
@@ -35,7 +35,6 @@ const (
 	// consumer copies out while the producer copies in, and each flag has a
 	// line that neither side reads before its turn.
 	stepBytes = 2048
-	maxSteps  = maxSmall / stepBytes
 
 	// A message of this size makes the producer ask for the lines of the next
 	// one of the kind, which the consumer's cache holds, while it waits for an
@@ -279,7 +278,7 @@ func (r *consumer) pop(a *arrival) (published bool) {
 	if a.kind != kindInline {
 		r.dataHead += dataRoom(a.n)
 	}
-	if r.head-r.published < ringSlots/2 && r.dataHead-r.pubData < r.size/2 {
+	if r.head-r.published < ringSlots/2 && r.dataHead-r.pubData < r.size/4 {
 		return false
 	}
 	r.publish()

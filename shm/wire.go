@@ -33,7 +33,7 @@ import (
 //
 // Every message starts with the same eight bytes: magic, version, kind.
 const (
-	protocolVersion = 4
+	protocolVersion = 5
 	protocolMagic   = 0x42795368 // "BySh"
 
 	headerBytes = 8
