@@ -90,10 +90,14 @@ func (j *Round) Batches(run func(from, to uint64) error) error {
 	return nil
 }
 
-// Timed is Batches for slower operations: each costs one more call, which matters only for nanoseconds.
+// Timed is Batches for slower operations: each costs one more call, which matters only for nanoseconds. It ends between
+// two operations when the measurement is stopped: their waits may be too short to look.
 func (j *Round) Timed(op func(seq uint64) error) error {
 	return j.Batches(func(from, to uint64) error {
 		for i := from; i < to; i++ {
+			if j.Stop.flag.Load() {
+				return j.Stop.Err()
+			}
 			if err := op(i); err != nil {
 				return err
 			}

@@ -4,6 +4,7 @@ package bench
 
 import (
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -26,6 +27,31 @@ func TestSizesAreParsed(t *testing.T) {
 	for _, in := range []string{"x", "-1", "2G", "K", "8:4", "0:8", "1:", ":8", "8,,9", "+8", "99999999999999999999", "1e3", "8 "} {
 		if got, err := ParseSizes(in); err == nil {
 			t.Errorf("ParseSizes(%q) = %v, want an error", in, got)
+		}
+	}
+}
+
+// A measurement stops also when its operations never wait.
+func TestStopBetweenOperations(t *testing.T) {
+	cause := errors.New("stopped")
+	for _, lead := range []bool{true, false} {
+		stop := NewStopper(t.Context())
+		j := &Round{N: 1 << 30, Lead: lead, Stop: stop, Rec: NewRecorder()}
+		n := 0
+		err := j.Timed(func(uint64) error {
+			if n++; n == 10 {
+				stop.Stop(cause)
+			}
+			if n > 10 {
+				time.Sleep(time.Millisecond)
+			}
+			if n > 10_000 {
+				t.Fatal("it does not stop")
+			}
+			return nil
+		})
+		if !errors.Is(err, cause) {
+			t.Errorf("lead %v: %v, want %v", lead, err, cause)
 		}
 	}
 }
