@@ -9,16 +9,6 @@ bool qnix_name_empty(const u8 *name)
 	return !memchr_inv(name, 0, QNIX_NAME_LEN);
 }
 
-/* A valid name has 1 to 19 printable ASCII characters without spaces, padded with NULs. */
-bool qnix_name_valid(const u8 *name)
-{
-	unsigned int i = 0;
-
-	while (i < QNIX_NAME_LEN && name[i] > ' ' && name[i] < 0x7f)
-		i++;
-	return i > 0 && i < QNIX_NAME_LEN && !memchr_inv(name + i, 0, QNIX_NAME_LEN - i);
-}
-
 static int qnix_group_command(struct qnix_registration *reg, const struct qnix_group *arg,
 			      u32 code, struct qnix_command_wait *wait)
 {
@@ -41,7 +31,7 @@ int qnix_leave(struct qnix_registration *reg, const struct qnix_group *arg)
 	struct qnix_command_wait wait;
 	int err;
 
-	if (!qnix_name_valid(arg->name) || arg->size || arg->timeout_ms || arg->pad)
+	if (!ncp_name_valid(arg->name) || arg->size || arg->timeout_ms || arg->pad)
 		return -EINVAL;
 	qnix_nic_lock(reg->nic);
 	err = qnix_group_command(reg, arg, NCP_LEAVE_GROUP, &wait);
@@ -58,7 +48,7 @@ int qnix_join(struct qnix_registration *reg, const struct qnix_group *arg)
 	struct qnix_command_wait wait;
 	int err;
 
-	if (!qnix_name_valid(arg->name) || !arg->size || arg->pad)
+	if (!ncp_name_valid(arg->name) || !arg->size || arg->pad)
 		return -EINVAL;
 	qnix_nic_lock(reg->nic);
 	err = qnix_group_command(reg, arg, NCP_JOIN_GROUP, &wait);

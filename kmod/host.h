@@ -213,7 +213,6 @@ int qnix_errno(int doorbell);
 /* group.c */
 int qnix_join(struct qnix_registration *reg, const struct qnix_group *arg);
 int qnix_leave(struct qnix_registration *reg, const struct qnix_group *arg);
-bool qnix_name_valid(const u8 *name);
 bool qnix_name_empty(const u8 *name);
 
 /* translate.c */
@@ -288,6 +287,7 @@ void qnix_net_ran(void);
 void qnix_net_prepare(struct qnix_nic *nic);
 void qnix_net_flush(struct qnix_nic *nic);
 u64 qnix_net_due(struct qnix_nic *nic);
+void qnix_net_lost(void *host, u16 number);
 
 int qnix_peers_get(char *text);
 int qnix_peers_set(const char *text);

@@ -88,6 +88,14 @@ void qnix_net_prepare(struct qnix_nic *nic)
 		qnix_net_event(nic, &event);
 }
 
+void qnix_net_lost(void *host, u16 number)
+{
+	struct qnix_nic *nic = host;
+
+	if (nic->wire)
+		wire_restart(nic->wire, ktime_get_ns(), number);
+}
+
 static u32 qnix_net_output(struct qnix_nic *nic, struct wire_address *to, void *datagram)
 {
 	u32 size = 0;

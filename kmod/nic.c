@@ -353,6 +353,7 @@ static const struct ncp_ops qnix_ncp_ops = {
 	.rx_consume = qnix_rx_consume,
 	.notify = qnix_notify,
 	.driver_doorbell = qnix_driver_doorbell,
+	.nic_lost = qnix_net_lost,
 	.random = qnix_random,
 };
 

@@ -263,10 +263,10 @@ static int qnix_registration_check(const struct qnix_register *arg)
 {
 	bool group = !qnix_name_empty(arg->group);
 
-	if (!qnix_name_valid(arg->name) || arg->pid || arg->generation || arg->nic || arg->pad0 ||
+	if (!ncp_name_valid(arg->name) || arg->pid || arg->generation || arg->nic || arg->pad0 ||
 	    arg->vni_size || arg->vni_offset || arg->hps_offset || arg->hps_size || arg->pad1)
 		return -EINVAL;
-	if (group ? !qnix_name_valid(arg->group) || !arg->group_size : arg->group_size)
+	if (group ? !ncp_name_valid(arg->group) || !arg->group_size : arg->group_size)
 		return -EINVAL;
 	return 0;
 }

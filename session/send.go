@@ -16,9 +16,9 @@ type Out struct {
 	Layout driver.Layout // or, without Buf, the data in pieces
 	Sync   bool          // done only once the receiver has matched it
 	Urgent bool          // overtakes what still waits here for a connection or for room, and is not urgent
-	// Then is called when the message is sent or has failed, instead of a
-	// request being waited for: the request that is returned is nil. It runs without any lock and
-	// may call the session, e.g. to send more.
+	// Then is called when the message is sent or has failed, instead of a request being waited for: the request that is
+	// returned is nil. It runs without any lock and may call the session, e.g. to send more. It must not block: whoever
+	// makes progress then calls it.
 	Then func(Status, error)
 }
 

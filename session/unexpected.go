@@ -235,7 +235,8 @@ func (s *Session) Iprobe(m Match) (Status, bool) {
 }
 
 // Probe blocks until a matching message has arrived or ctx ends, and does not receive it. Another goroutine may receive
-// the message first: see Improbe.
+// the message first: see Improbe. It fails with the error of ctx, with ErrClosed when the session is closed or the source
+// was forgotten, and with ErrBroken or ErrClosed when the source, or every process that could send, has gone.
 func (s *Session) Probe(ctx context.Context, m Match) (Status, error) {
 	var st Status
 	var failed error // no message can come

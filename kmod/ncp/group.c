@@ -163,6 +163,8 @@ u32 ncp_join(struct ncp_process *p, const u8 *name, u32 size, struct ncp_send *s
 
 	if (result)
 		return result;
+	if (ncp_crowded(ncp))
+		return QNIX_DB_NO_MEMORY;
 	g = ncp_group_named(ncp, name);
 	if (g && ncp_member_of(p->peer, g))
 		return QNIX_DB_INVALID;
@@ -254,6 +256,8 @@ u32 ncp_leave(struct ncp_process *p, const u8 *name)
 	w = ncp_wait_of(p, g);
 	if (!m || (w && w->registers))
 		return QNIX_DB_INVALID;
+	if (ncp_crowded(p->ncp))
+		return QNIX_DB_NO_MEMORY;
 	ncp_leave_as(p->ncp, m, QNIX_DB_CANCELED);
 	return 0;
 }

@@ -105,6 +105,77 @@ func TestLeave(t *testing.T) {
 	ps[1].wantSend(t, 0, done, 0)
 }
 
+// churn lets a process join a group of one and leave it, while no other NIC reads, and reports whether the NIC has refused
+// that. Otherwise the process is in the group.
+func (p *process) churn(times int) (refused bool) {
+	for range times {
+		p.clear(false, 1)
+		p.post(cmdLeaveGroup, 1, 0, "g")
+		p.node.nic.step(64)
+		p.clear(false, 0)
+		p.join(0, "g", 1)
+		p.node.nic.step(64)
+		left, _ := p.doorbell(false, 1)
+		joined, _ := p.doorbell(false, 0)
+		if left == noMemory || joined == noMemory {
+			return true
+		}
+	}
+	return false
+}
+
+// together lets two processes join a group of two.
+func together(t *testing.T, c *cluster, p, q *process) {
+	t.Helper()
+	p.join(2, "both", 2)
+	q.join(2, "both", 2)
+	c.run()
+	p.wantSend(t, 2, done, 0)
+	q.wantSend(t, 2, done, 0)
+}
+
+// A process that joins and leaves faster than another NIC reads is refused, and so are new processes, before that NIC
+// counts as lost.
+func TestChurnThatANICDoesNotRead(t *testing.T) {
+	c, ps := crowd(t, 2, 2, false)
+	n := ps[0].node
+	if !ps[0].churn(100_000) {
+		t.Error("no join or leave was refused")
+	}
+	_, cookie := n.begin("late", "", 0, ordinary)
+	n.nic.step(64)
+	if r := n.result(t, cookie); state(r) != noMemory {
+		t.Errorf("a new process: %v, want %v", state(r), noMemory)
+	}
+	c.run()
+	together(t, c, ps[0], ps[1])
+	if lost := n.nic.lost(); lost != 0 {
+		t.Errorf("NIC %d was lost", lost)
+	}
+}
+
+// A NIC that misses a message, for want of memory, is removed. The host learns of it, and both can add each other again.
+func TestHostLearnsOfALostNIC(t *testing.T) {
+	c, ps := crowd(t, 2, 2, false)
+	a, b := ps[0].node, ps[1].node
+	ps[0].churn(10_000) // more than the FIFO holds
+	a.nic.failAfter(0)
+	ps[0].post(cmdLeaveGroup, 1, 0, "g")
+	a.nic.step(64)
+	a.nic.failAfter(-1)
+	if lost := a.nic.lost(); lost != b.nic.id {
+		t.Fatalf("NIC %d was lost, want %d", lost, b.nic.id)
+	}
+	a.nic.drop(b.nic.id)
+	b.nic.drop(a.nic.id)
+	b.driver(driverCommand{command: removeNIC, nic: a.nic.id})
+	c.run()
+	a.driver(driverCommand{command: addNIC, nic: b.nic.id})
+	b.driver(driverCommand{command: addNIC, nic: a.nic.id})
+	c.run()
+	together(t, c, ps[0], ps[1])
+}
+
 func TestJoinCanBeTakenBack(t *testing.T) {
 	c, ps := crowd(t, 2, 3, false)
 	ps[0].join(0, "g", 2)

@@ -32,6 +32,7 @@ struct host_nic {
 	uint64_t allocated;
 	uint64_t taken_early;
 	int64_t fail_after;
+	uint16_t lost;
 	uint64_t random;
 	struct host_doorbell *doorbells;
 	uint32_t doorbell_count, doorbell_room;
@@ -245,6 +246,11 @@ static void op_driver_doorbell(void *host, uint64_t cookie, int result)
 	h->doorbells[h->doorbell_count++].result = result;
 }
 
+static void op_nic_lost(void *host, uint16_t nic)
+{
+	((struct host_nic *)host)->lost = nic;
+}
+
 /* No attacker guesses these numbers, and a simulation must be reproducible. */
 static uint64_t op_random(void *host)
 {
@@ -266,6 +272,7 @@ static const struct ncp_ops ops = {
 	.rx_consume = op_rx_consume,
 	.notify = op_notify,
 	.driver_doorbell = op_driver_doorbell,
+	.nic_lost = op_nic_lost,
 	.random = op_random,
 };
 
@@ -321,6 +328,11 @@ struct ncp *host_ncp(struct host_nic *h)
 uint16_t host_id(const struct host_nic *h)
 {
 	return h->id;
+}
+
+uint16_t host_lost(const struct host_nic *h)
+{
+	return h->lost;
 }
 
 uint32_t host_longest_chain(const struct host_nic *h)

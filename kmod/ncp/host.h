@@ -55,9 +55,10 @@ void host_drop(struct host_nic *h, uint16_t nic);
 uint32_t host_doorbells(struct host_nic *h, struct host_doorbell *to, uint32_t most);
 bool host_input_empty(const struct host_nic *h);
 uint16_t host_id(const struct host_nic *h);
+/* Returns the NIC that was lost last (ncp_ops.nic_lost), or 0. */
+uint16_t host_lost(const struct host_nic *h);
 /* Returns the largest number of names in one bucket of the Name Table. */
 uint32_t host_longest_chain(const struct host_nic *h);
-
 
 /* A membership as a NIC knows it. A process that leaves and joins again has another serial. */
 struct host_member {

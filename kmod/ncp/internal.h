@@ -405,7 +405,6 @@ void ncp_read_once(void *to, const void *from, size_t size);
 struct ncp_process *ncp_process_of(struct ncp *ncp, u16 pid, u16 generation);
 
 /* name.c */
-bool ncp_name_valid(const u8 *name);
 u32 ncp_name_hash(const struct ncp *ncp, const u8 *name);
 struct ncp_peer *ncp_peer_named(struct ncp *ncp, const u8 *name);
 struct ncp_peer *ncp_peer_here(struct ncp *ncp, const u8 *name);
@@ -612,6 +611,7 @@ void *ncp_frame_reserve(struct ncp *ncp, struct ncp_nic *nic, u32 size);
 void ncp_emit(struct ncp *ncp, struct ncp_nic *nic, u16 code, const u8 *payload, const u8 *end);
 bool ncp_emit_with(struct ncp *ncp, struct ncp_nic *nic, u16 code, const u8 *payload,
 		  const u8 *end, struct ncp_process *from, struct ncp_map *map, u32 len);
+bool ncp_crowded(const struct ncp *ncp);
 bool ncp_flush(struct ncp *ncp);
 void ncp_output_free(struct ncp *ncp, struct ncp_nic *nic);
 

@@ -109,6 +109,9 @@ func (n *hostNIC) longestChain() int { return int(C.host_longest_chain(n.host)) 
 // failAfter makes all allocations after the next count fail; a negative count makes none fail.
 func (n *hostNIC) failAfter(count int) { C.host_fail_after(n.host, C.int64_t(count)) }
 
+// lost returns the NIC that this one lost last, or 0.
+func (n *hostNIC) lost() uint16 { return uint16(C.host_lost(n.host)) }
+
 // step runs up to budget steps and returns how many did work; fewer than budget means that there is no more work.
 func (n *hostNIC) step(budget int) int { return int(C.host_run(n.host, C.uint32_t(budget))) }
 

@@ -87,6 +87,11 @@ struct ncp_ops {
 	 * NCP_QUOTA. NCP_ABANDON causes no call of its own.
 	 */
 	void (*driver_doorbell)(void *host, uint64_t cookie, int result);
+	/*
+	 * A message for @nic was lost: this NIC has removed it from its NIC Table. If @nic can
+	 * learn of that, both add each other again.
+	 */
+	void (*nic_lost)(void *host, uint16_t nic);
 
 	/* Returns an unpredictable number, for keys of hashes. */
 	uint64_t (*random)(void *host);
@@ -149,6 +154,9 @@ struct ncp_driver_command {
 	void	 *vni, *hps;		/* both mappings, zeroed */
 	struct qnix_memory_info info;	/* from ncp_layout; copied to the host page */
 };
+
+/* A valid name has 1 to 19 printable ASCII characters without spaces, padded with NULs. */
+bool ncp_name_valid(const uint8_t *name);
 
 /* Computes the layout of @r's components. Returns 0, or -1 if @r exceeds a limit. */
 int ncp_layout(const struct qnix_register *r, struct qnix_memory_info *info);

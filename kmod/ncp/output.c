@@ -41,6 +41,20 @@ void ncp_output_free(struct ncp *ncp, struct ncp_nic *nic)
 	ncp_unlink(&nic->late);
 }
 
+/*
+ * Returns whether so many messages wait for a NIC that processes must not cause more of
+ * those that nothing else bounds. The rest is for what cannot be refused.
+ */
+bool ncp_crowded(const struct ncp *ncp)
+{
+	const struct ncp_link *l, *n;
+
+	ncp_for_each(l, n, &ncp->late)
+		if (ncp_entry(l, struct ncp_nic, late)->behind_count >= NCP_MAX_BEHIND / 2)
+			return true;
+	return false;
+}
+
 static void put_off(struct ncp *ncp, struct ncp_nic *nic, const void *frame, u32 size)
 {
 	struct ncp_message *m = NULL;
@@ -156,11 +170,14 @@ bool ncp_flush(struct ncp *ncp)
 		struct ncp_nic *nic = ncp_entry(l, struct ncp_nic, late);
 
 		if (nic->lost) {
+			u16 id = nic->id;
+
 			/*
 			 * The removal may add messages to the list: start again in the next
 			 * step.
 			 */
 			ncp_nic_remove(ncp, nic);
+			ncp->ops->nic_lost(ncp->host, id);
 			return true;
 		}
 		did |= flush_nic(ncp, nic);

@@ -126,6 +126,8 @@ static int refusal(struct ncp *ncp, const struct ncp_driver_command *c)
 	if (c->user != NCP_ROOT &&
 	    ncp->stat.processes >= ncp->limits.processes - ncp->limits.processes / 8)
 		return NCP_QUOTA;
+	if (ncp_crowded(ncp))
+		return QNIX_DB_NO_MEMORY;
 	if (!c->group[0])
 		return 0;
 	result = ncp_group_check(ncp, c->group, c->size);

@@ -77,13 +77,13 @@ struct soft_nic *soft_nic_of(struct soft *s, uint16_t number)
 
 /* ---- Operations of the host for a NIC ---- */
 
-static void *host_alloc(void *host, size_t size)
+void *soft_alloc(void *host, size_t size)
 {
 	(void)host;
 	return calloc(1, size);
 }
 
-static void host_free(void *host, void *memory, size_t size)
+void soft_free(void *host, void *memory, size_t size)
 {
 	(void)host;
 	(void)size;
@@ -124,6 +124,14 @@ static void driver_doorbell(void *host, uint64_t cookie, int result)
 	s->doorbells[s->doorbells_rung++] = (struct soft_doorbell){ cookie, result };
 }
 
+static void nic_lost(void *host, uint16_t nic)
+{
+	struct soft_nic *n = host;
+
+	if (n->wire)
+		wire_restart(n->wire, soft_now(), nic);
+}
+
 uint64_t soft_random(void *host)
 {
 	uint64_t x;
@@ -135,8 +143,8 @@ uint64_t soft_random(void *host)
 }
 
 static const struct ncp_ops ops = {
-	.alloc = host_alloc,
-	.free = host_free,
+	.alloc = soft_alloc,
+	.free = soft_free,
 	.read = soft_read,
 	.write = soft_write,
 	.copy = soft_copy,
@@ -146,6 +154,7 @@ static const struct ncp_ops ops = {
 	.rx_consume = soft_rx_consume,
 	.notify = notify,
 	.driver_doorbell = driver_doorbell,
+	.nic_lost = nic_lost,
 	.random = soft_random,
 };
 

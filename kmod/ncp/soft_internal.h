@@ -95,6 +95,8 @@ struct soft {
 #define SOFT_MAPPED	(1ULL << 45)
 
 uint64_t soft_now(void);
+void *soft_alloc(void *host, size_t size);
+void soft_free(void *host, void *memory, size_t size);
 uint64_t soft_random(void *host);
 void soft_lock(struct soft *s);
 void soft_unlock(struct soft *s);

@@ -69,19 +69,6 @@ static uint32_t to_sockaddr(struct sockaddr_in6 *to, const struct wire_address *
 	return sizeof(*in);
 }
 
-static void *host_alloc(void *host, size_t size)
-{
-	(void)host;
-	return calloc(1, size);
-}
-
-static void host_free(void *host, void *memory, size_t size)
-{
-	(void)host;
-	(void)size;
-	free(memory);
-}
-
 /* Frames to the host's own NICs go through memory. */
 static bool wanted(void *host, uint16_t nic)
 {
@@ -89,8 +76,8 @@ static bool wanted(void *host, uint16_t nic)
 }
 
 static const struct wire_ops ops = {
-	.alloc = host_alloc,
-	.free = host_free,
+	.alloc = soft_alloc,
+	.free = soft_free,
 	.random = soft_random,
 	.wanted = wanted,
 };

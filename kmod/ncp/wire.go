@@ -139,6 +139,11 @@ func (w *wire) close() (leaked uint64) {
 	return leaked
 }
 
+// restart takes the link to a NIC down, for both ends to make a new one.
+func (w *wire) restart(now time.Duration, nic uint16) {
+	C.wire_restart(w.w, C.uint64_t(now), C.uint16_t(nic))
+}
+
 // goodbye closes all links; the next calls of output tell the peers.
 func (w *wire) closeAll(now time.Duration) { C.wire_close_all(w.w, C.uint64_t(now)) }
 

@@ -105,6 +105,12 @@ void wire_destroy(struct wire *w);
  */
 void wire_close_all(struct wire *w, uint64_t now);
 
+/*
+ * Takes the link to @nic down, if it is up. Both ends get WIRE_DOWN, and WIRE_UP when there
+ * is a new link.
+ */
+void wire_restart(struct wire *w, uint64_t now, uint16_t nic);
+
 /* ---- Who is there ---- */
 
 /*
@@ -123,7 +129,7 @@ enum {
 /* wire_event.reason, of WIRE_DOWN */
 enum {
 	WIRE_SILENT = 1,	/* nothing received for the dead time */
-	WIRE_RESTARTED,		/* the peer has begun a new link */
+	WIRE_RESTARTED,		/* one end has begun a new link */
 	WIRE_CLOSED,		/* the peer has closed the link */
 	WIRE_NONSENSE,		/* the peer has the key and breaks the protocol */
 };

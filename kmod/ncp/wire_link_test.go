@@ -132,6 +132,13 @@ func TestWireDeathsAreTold(t *testing.T) {
 		}, 13 * dead, nil},
 		{"started again", func(_ *simNet, b *simNIC) { b.restart(time.Millisecond, false) }, time.Second,
 			[]wireEvent{{11, false, wireRestarted}, {11, true, 0}}},
+		{"taken down by the other end", func(n *simNet, b *simNIC) { b.wire.restart(n.now, 10); b.step() }, time.Second,
+			[]wireEvent{{11, false, wireRestarted}, {11, true, 0}}},
+		{"taken down by this end", func(n *simNet, _ *simNIC) {
+			a := n.hosts[0].nics[0]
+			a.wire.restart(n.now, 11)
+			a.step()
+		}, time.Second, []wireEvent{{11, false, wireRestarted}, {11, true, 0}}},
 		{"goodbye", func(_ *simNet, b *simNIC) { b.restart(math.MaxInt64/4, true) }, 100 * time.Millisecond,
 			[]wireEvent{{11, false, wireClosed}}},
 	} {

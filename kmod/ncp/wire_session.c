@@ -85,6 +85,14 @@ void wire_down(struct wire *w, struct wire_link *l, uint64_t now, uint8_t reason
 	wire_work(w, l);
 }
 
+void wire_restart(struct wire *w, uint64_t now, uint16_t nic)
+{
+	struct wire_link *l = wire_find(w, nic);
+
+	if (l)
+		wire_down(w, l, wire_now(w, now), WIRE_RESTARTED);
+}
+
 bool wire_event(struct wire *w, struct wire_event *e)
 {
 	struct wire_link *l;

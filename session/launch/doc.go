@@ -39,7 +39,7 @@
 //	BYWASH_LAUNCHER    one of the names above: take that one, or fail
 //
 // Without the last, BYWASH_RENDEZVOUS comes first, then PMIx's variables, then PMI's. docs/launch.md shows how to start
-// a program under each launcher.
+// a program under each launcher, and has the variables that sessions read.
 //
 // # Trust
 //
