@@ -22,6 +22,13 @@ func (s *Session) Awaiting() bool {
 	return len(s.callers.awaiters) > 0
 }
 
+// Led reports whether a caller polls for all that wait.
+func (s *Session) Led() bool {
+	s.mu.lock()
+	defer s.mu.unlock()
+	return s.callers.leader != nil
+}
+
 // CancelAndFree cancels a request and gives it back in one step, so that no other goroutine sees it done.
 func (r *Request) CancelAndFree() bool {
 	s := r.s

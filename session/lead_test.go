@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -64,6 +65,49 @@ func TestManyWaitersGetTheirMessages(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The background takes active messages, and while one's handler runs a caller begins to wait and polls for all. The
+// handler of the next message outlasts that caller. Later callers then get their messages all the same.
+func TestHandlerOutlastsTheCallerThatPolls(t *testing.T) {
+	s := joinAll(t, 3, nil)
+	ctx := deadline(t)
+	sent, received := make(chan struct{}), make(chan error, 1)
+	within := func(ok func() bool) { // a caller that sleeps needs the background, which runs the handler
+		for start := time.Now(); !ok() && time.Since(start) < time.Millisecond; {
+			runtime.Gosched()
+		}
+	}
+	s[0].Handle(1, func(*session.Gate, *session.Active) {
+		<-sent
+		go func() {
+			_, err := s[0].Gate(2).Recv(ctx, 1, nil)
+			received <- err
+		}()
+		within(s[0].Led)
+	})
+	s[0].Handle(2, func(*session.Gate, *session.Active) {
+		if err := s[2].Gate(0).Send(ctx, 1, nil); err != nil {
+			t.Error(err)
+		}
+		within(func() bool { return len(received) > 0 })
+	})
+	for _, x := range s[1:] {
+		if err := x.Gate(0).ConnectWait(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 20 {
+		for number := range uint8(2) {
+			if err := activeWait(ctx, s[1].Gate(0), 1+number, nil, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		sent <- struct{}{}
+		if err := <-received; err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
