@@ -24,6 +24,7 @@ type machine struct {
 	qemu    strings.Builder // QEMU's own output
 	console consoleScanner
 	control *os.File
+	monitor *os.File // QEMU's
 	tty     *os.File // of a shell
 	copies  sync.WaitGroup
 }
@@ -118,15 +119,16 @@ func startMachine(
 	control, err2 := attach("control", "-device", "virtserialport,nr=1,chardev=control")
 	stdout, err3 := attach("stdout", "-device", "virtserialport,nr=2,chardev=stdout")
 	stderr, err4 := attach("stderr", "-device", "virtserialport,nr=3,chardev=stderr")
-	var err5 error
+	monitor, err5 := attach("monitor", "-mon", "chardev=monitor,mode=readline")
+	var err6 error
 	if h.shell {
-		m.tty, err5 = attach("tty", "-device", "virtconsole,chardev=tty")
+		m.tty, err6 = attach("tty", "-device", "virtconsole,chardev=tty")
 	}
-	root, err6 := memoryFile(image)
-	if err := errors.Join(err1, err2, err3, err4, err5, err6); err != nil {
+	root, err7 := memoryFile(image)
+	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7); err != nil {
 		return nil, err
 	}
-	m.control = control
+	m.control, m.monitor = control, monitor
 	args = append(args, "-initrd", fmt.Sprintf("/proc/self/fd/%d", give.add(root)))
 	args = append(args, "-netdev", fmt.Sprintf("socket,id=n0,fd=%d", give.add(link)),
 		"-device", fmt.Sprintf("virtio-net-pci,netdev=n0,romfile=,host_mtu=%d,mac=52:54:00:12:34:%02x", h.mtu, g.rank+1))
@@ -145,6 +147,7 @@ func startMachine(
 		to.console = io.Discard
 	}
 	m.copy(console, &m.console, to.console)
+	m.copy(monitor, io.Discard)
 	if m.tty != nil {
 		m.copy(m.tty, to.stdout)
 	}
@@ -158,8 +161,9 @@ func (h *hardware) arguments() []string {
 	if h.verbose {
 		level = 7
 	}
-	kernel := fmt.Sprintf("console=ttyS0 loglevel=%d panic=-1 oops=panic mitigations=off nokaslr tsc=reliable "+
-		"cryptomgr.notests random.trust_cpu=on rcupdate.rcu_cpu_stall_timeout=60 watchdog_thresh=30", level)
+	// An NMI makes the kernel print what its processors are at (panic_print), and end: see backtrace.
+	kernel := fmt.Sprintf("console=ttyS0 loglevel=%d panic=-1 oops=panic unknown_nmi_panic panic_print=0x40 "+
+		"mitigations=off nokaslr tsc=reliable cryptomgr.notests random.trust_cpu=on rcupdate.rcu_cpu_stall_timeout=60 watchdog_thresh=30", level)
 	accel := h.accel
 	if accel == "tcg" {
 		accel = "tcg,thread=multi"
@@ -211,6 +215,12 @@ func (m *machine) listen(send func(int, message, error)) {
 // tell sends a line to the guest's init, which reads them at once.
 func (m *machine) tell(format string, args ...any) {
 	fmt.Fprintf(m.control, format+"\n", args...)
+}
+
+// backtrace makes the guest's kernel print what its processors are at, even one that runs nothing any more. The machine
+// then ends.
+func (m *machine) backtrace() {
+	fmt.Fprintln(m.monitor, "nmi")
 }
 
 // stop ends the machine and returns when all that it said has been passed on.

@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	signalGrace = 5 * time.Second  // for the command to end after a signal
-	peerGrace   = 20 * time.Second // for the other machine after one command failed
+	signalGrace    = 10 * time.Second // for the command to end after a signal
+	peerGrace      = 20 * time.Second // for the other machine after one command failed
+	backtraceGrace = 10 * time.Second // for the kernel of a machine that hangs to say what it is at
 )
 
 var errEscape = errors.New("Ctrl-]")
@@ -143,11 +144,33 @@ func (r *run) wait(signals chan os.Signal) {
 		case <-grace:
 			if told != nil {
 				r.fail(128+int(told.(syscall.Signal)), "stopped by %v: the command did not end within %v", told, signalGrace)
+				r.backtraces()
 			} else {
 				r.err = fmt.Errorf("%s %v after the other had failed: stopped", r.lagging(), peerGrace)
 			}
 		case <-limit:
 			r.fail(statusTimeout, "%s after %v: stopped", r.lagging(), r.options.timeout)
+		}
+	}
+}
+
+// backtraces has the machines whose command does not end print what they are at.
+func (r *run) backtraces() {
+	left := 0
+	for i, m := range r.machines {
+		if r.stages[i] == running {
+			m.backtrace()
+			left++
+		}
+	}
+	for limit := time.After(backtraceGrace); left > 0; {
+		select {
+		case e := <-r.events:
+			if errors.Is(e.err, io.EOF) {
+				left--
+			}
+		case <-limit:
+			return
 		}
 	}
 }

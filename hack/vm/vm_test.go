@@ -259,6 +259,20 @@ func TestSignalReachesTheCommand(t *testing.T) {
 	wantIn(t, "output", output.String(), "trapped")
 }
 
+// Of a command that does not end after a signal, perhaps as its machine hangs, the runner shows what the processors are at.
+func TestSignalShowsWhereAMachineHangs(t *testing.T) {
+	cmd := runner(t, "--", "sh", "-c", "trap '' QUIT; echo started; while :; do sleep 0.1; done")
+	output := startUntil(t, cmd, "started")
+	cmd.Process.Signal(syscall.SIGQUIT)
+	err := cmd.Wait()
+	if cmd.ProcessState.ExitCode() != statusFault {
+		t.Errorf("%v, want status %d: %s", err, statusFault, output)
+	}
+	for _, want := range []string{"did not end within", "Kernel panic", "backtrace for cpu 0", "backtrace for cpu 1"} {
+		wantIn(t, "output", output.String(), want)
+	}
+}
+
 func TestKilledRunnerLeavesNoQEMU(t *testing.T) {
 	cmd := runner(t, "-two", "--", "sh", "-c", "echo started; sleep 1000")
 	startUntil(t, cmd, "started")
