@@ -394,7 +394,7 @@ func (e *end) kills(a int, rnd *rand.Rand) (up bool, took time.Duration) {
 		return err != nil
 	})
 	took = e.noticed(p, acts[a].name, err, died)
-	e.wantErr("post after a death", c.i.RecvPost(packet(make([]byte, 8))), driver.ErrBroken)
+	e.wantErr("post after a death in "+acts[a].name, c.i.RecvPost(packet(make([]byte, 8))), driver.ErrBroken)
 	e.noErr("disconnect of a broken instance", c.i.Disconnect())
 	p.free()
 	return true, took
