@@ -7,11 +7,15 @@ package provider
 import (
 	_ "embed"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/verbs/ibv"
@@ -26,7 +30,8 @@ var source []byte
 // Profile returns the profile that this process was started with, or "".
 func Profile() string { return os.Getenv("BYWASH_PROVIDER") }
 
-// Build builds the library. It skips without a device to stand behind it.
+// Build builds the library, once in a process: in an emulated machine the compiler takes half a minute. Build skips without
+// a device to stand behind the library.
 func Build(t *testing.T) (lib string) {
 	t.Helper()
 	if err := ibv.Available(); err != nil {
@@ -43,18 +48,38 @@ func Build(t *testing.T) (lib string) {
 	if _, err := exec.LookPath("cc"); err != nil {
 		t.Skip("no C compiler")
 	}
-	c := filepath.Join(t.TempDir(), "provider.c")
-	if err := os.WriteFile(c, source, 0o600); err != nil {
+	if lib, err = built(); err != nil {
 		t.Fatal(err)
-	}
-	lib = strings.TrimSuffix(c, "c") + "so"
-	build := exec.CommandContext(t.Context(), "cc", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", lib, c,
-		"-Wl,--no-as-needed", "-libverbs")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %v\n%s", build, err, out)
 	}
 	return lib
 }
+
+// built builds the library as a file without a name, which ends with this process.
+var built = sync.OnceValues(func() (lib string, err error) {
+	fd, err := unix.MemfdCreate("provider", unix.MFD_CLOEXEC)
+	if err != nil {
+		return "", err
+	}
+	dir, err := os.MkdirTemp("", "provider")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(dir)
+	c, so := filepath.Join(dir, "provider.c"), filepath.Join(dir, "provider.so")
+	if err := os.WriteFile(c, source, 0o600); err != nil {
+		return "", err
+	}
+	build := exec.Command("cc", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", so, c,
+		"-Wl,--no-as-needed", "-libverbs")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%v: %w\n%s", build, err, out)
+	}
+	text, err := os.ReadFile(so)
+	if err == nil {
+		_, err = unix.Write(fd, text)
+	}
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd), err
+})
 
 // Run runs tests of this program again, on a device that behaves like the profile.
 func Run(t *testing.T, lib, profile, tests string) {
