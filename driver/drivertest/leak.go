@@ -64,9 +64,9 @@ func beside(spans, others []span) (n int) {
 // span is where a mapping begins and ends.
 type span struct{ lo, hi uint64 }
 
-// files lists /dev/shm and the driver's directories.
+// files lists the driver's directories.
 func (e *end) files() (all []string) {
-	for _, d := range append([]string{"/dev/shm"}, e.cfg.Dirs...) {
+	for _, d := range e.cfg.Dirs {
 		list, _ := os.ReadDir(d)
 		for _, f := range list {
 			all = append(all, filepath.Join(d, f.Name()))
@@ -95,8 +95,8 @@ func (e *end) unchanged(before holdings, n int) {
 	}
 }
 
-// sameFiles checks that no file has come. Other processes use /dev/shm as well,
-// so that only what stays for a while counts.
+// sameFiles checks that no file has come. Other processes may have files there, too, so that only what stays for a while
+// counts.
 func (e *end) sameFiles(before []string) {
 	e.Helper()
 	var more []string
