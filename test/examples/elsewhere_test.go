@@ -33,14 +33,6 @@ func crossed(t *testing.T, system [2]string, args ...string) *exec.Cmd {
 	return c
 }
 
-func TestExamplesCompileElsewhere(t *testing.T) {
-	for _, system := range elsewhere {
-		if out, err := crossed(t, system, "vet", "./...").CombinedOutput(); err != nil {
-			t.Errorf("go vet for %v: %v\n%s", system, err, out)
-		}
-	}
-}
-
 // Programs for a 32-bit machine start, and say why they have no driver.
 func TestDriversAreUnavailableElsewhere(t *testing.T) {
 	dir := t.TempDir()
