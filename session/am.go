@@ -178,25 +178,17 @@ func (l *link) active(h *header.Header, extra, data []byte) bool {
 	l.pieces++
 	s.active.running++
 	l.now = Active{Header: extra, Data: data}
-	// The caller that leads may be another goroutine than this one, which then must not touch it: the caller may be gone
-	// by the time the handler returns.
-	c, p := &s.callers, &s.progress
-	polling, leads, leader := p.polling, c.leads, c.leader
-	if p.polling, c.leads = false, false; polling { // not while the handler runs
-		if leads {
-			c.leader = nil
-		}
-		p.pollers.Add(-1)
+	polling := s.progress.polling
+	if s.progress.polling = false; polling { // not while the handler runs
+		s.callers.leader = nil // one that still waits takes the lead back: see lead
+		s.progress.pollers.Add(-1)
 		s.handOver()
 	}
 	s.mu.unlock()
 	f(l.g, &l.now)
 	s.mu.lock()
-	if p.polling, c.leads = polling, leads; polling {
-		p.pollers.Add(1)
-		if leads && c.leader == nil {
-			c.leader = leader
-		}
+	if s.progress.polling = polling; polling {
+		s.progress.pollers.Add(1)
 	}
 	s.active.running--
 	if l.g.active.due != nil || l.dead || len(l.g.links) > 1 { // a probe may have reported another rail while the handler ran

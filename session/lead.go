@@ -16,7 +16,6 @@ import (
 // callers are the callers that wait.
 type callers struct {
 	leader    *Request   // request whose caller polls for all
-	leads     bool       // the goroutine that holds the lock is that caller, and polls
 	listens   bool       // it waits for a message, and not only for room in the driver
 	followers []*Request // requests whose callers sleep meanwhile
 	awaiters  []*awaiter // those that wait for a condition of the session
@@ -87,11 +86,17 @@ func (s *Session) lead(r *Request) {
 		}
 		woken, received, polls, batch := c.woken, s.stats.Received, 0, min(c.batch, most)
 		for polls < batch {
-			s.progress.polling, c.leads = true, true
+			s.progress.polling = true
 			s.poll()
-			s.progress.polling, c.leads = false, false
+			s.progress.polling = false
 			polls++
-			if r.done || c.woken != woken || c.leader != r || len(s.calls) > 0 || s.mu.wanted.Load() > 0 {
+			if c.leader != r { // a handler has run
+				if c.leader != nil {
+					break
+				}
+				c.leader = r
+			}
+			if r.done || c.woken != woken || len(s.calls) > 0 || s.mu.wanted.Load() > 0 {
 				break
 			}
 		}

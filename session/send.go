@@ -17,8 +17,8 @@ type Out struct {
 	Sync   bool          // done only once the receiver has matched it
 	Urgent bool          // overtakes what still waits here for a connection or for room, and is not urgent
 	// Then is called when the message is sent or has failed, instead of a request being waited for: the request that is
-	// returned is nil. It runs without any lock and may call the session, e.g. to send more. It must not block: whoever
-	// makes progress then calls it.
+	// returned is nil. It runs without any lock and may call the session, e.g. to send more. It must not block: it
+	// runs in a goroutine that makes progress for all, which may be the caller of any operation.
 	Then func(Status, error)
 }
 
