@@ -61,7 +61,7 @@ perf: ## measure every driver that can run here; PERF_FLAGS adds flags
 	@$(MAKE) --no-print-directory build
 	@bin/bywash perf -d all $(PERF_FLAGS)
 
-test: ## run all tests that this machine can run: also with -race, and in virtual machines (14 minutes)
+test: ## run all tests that this machine can run: also with -race, and in virtual machines (14 to 28 minutes)
 	@hack/test test
 
 test-quick: ## run the short tests (three minutes)

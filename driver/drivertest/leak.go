@@ -95,8 +95,7 @@ func (e *end) unchanged(before holdings, n int) {
 	}
 }
 
-// sameFiles checks that no file has come. Other processes may have files there, too, so that only what stays for a while
-// counts.
+// sameFiles checks that no file has come. Peers have files there, too, so that only what stays for a while counts.
 func (e *end) sameFiles(before []string) {
 	e.Helper()
 	var more []string

@@ -42,8 +42,8 @@ type Config struct {
 	// run checks as a whole.
 	Only []string
 
-	// Dirs are directories where the driver has files while a context is
-	// open, and none afterwards. Nothing else may have files there.
+	// Dirs are directories where the driver, and nothing else, has files
+	// while a context is open, and none afterwards.
 	Dirs []string
 
 	// Launch, if set, changes the command that starts a peer, e.g. to run it

@@ -107,28 +107,26 @@ func startMachine(
 	var give inherited
 	defer give.close()
 	args := h.arguments()
-	attach := func(id string, device ...string) (*os.File, error) {
+	var errs []error
+	attach := func(id string, device ...string) *os.File {
 		ours, fd, err := give.channel()
-		if err == nil {
-			args = append(args, "-chardev", fmt.Sprintf("socket,id=%s,fd=%d", id, fd))
-			args = append(args, device...)
-		}
-		return ours, err
+		errs = append(errs, err)
+		args = append(args, "-chardev", fmt.Sprintf("socket,id=%s,fd=%d", id, fd))
+		args = append(args, device...)
+		return ours
 	}
-	console, err1 := attach("console", "-serial", "chardev:console")
-	control, err2 := attach("control", "-device", "virtserialport,nr=1,chardev=control")
-	stdout, err3 := attach("stdout", "-device", "virtserialport,nr=2,chardev=stdout")
-	stderr, err4 := attach("stderr", "-device", "virtserialport,nr=3,chardev=stderr")
-	monitor, err5 := attach("monitor", "-mon", "chardev=monitor,mode=readline")
-	var err6 error
+	console := attach("console", "-serial", "chardev:console")
+	m.control = attach("control", "-device", "virtserialport,nr=1,chardev=control")
+	stdout := attach("stdout", "-device", "virtserialport,nr=2,chardev=stdout")
+	stderr := attach("stderr", "-device", "virtserialport,nr=3,chardev=stderr")
+	m.monitor = attach("monitor", "-mon", "chardev=monitor,mode=readline")
 	if h.shell {
-		m.tty, err6 = attach("tty", "-device", "virtconsole,chardev=tty")
+		m.tty = attach("tty", "-device", "virtconsole,chardev=tty")
 	}
-	root, err7 := memoryFile(image)
-	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7); err != nil {
+	root, err := memoryFile(image)
+	if err := errors.Join(append(errs, err)...); err != nil {
 		return nil, err
 	}
-	m.control, m.monitor = control, monitor
 	args = append(args, "-initrd", fmt.Sprintf("/proc/self/fd/%d", give.add(root)))
 	args = append(args, "-netdev", fmt.Sprintf("socket,id=n0,fd=%d", give.add(link)),
 		"-device", fmt.Sprintf("virtio-net-pci,netdev=n0,romfile=,host_mtu=%d,mac=52:54:00:12:34:%02x", h.mtu, g.rank+1))
@@ -147,7 +145,7 @@ func startMachine(
 		to.console = io.Discard
 	}
 	m.copy(console, &m.console, to.console)
-	m.copy(monitor, io.Discard)
+	m.copy(m.monitor, io.Discard)
 	if m.tty != nil {
 		m.copy(m.tty, to.stdout)
 	}

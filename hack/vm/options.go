@@ -58,8 +58,9 @@ Flags:
 The command finds VM_RANK (0 or 1), VM_ADDR (the address of eth0), VM_OUT and, with -two, VM_PEER (the other's address).
 
 Exit status: the command's; with -two the first that is not 0, and then the other machine has 20 s to end. 123 when the
-guest's kernel reported a fault (oops, warning, lockdep, leak), 124 when the time was over, 125 when the machine could
-not be had or died, 2 for wrong usage.
+guest's kernel reported a fault (oops, warning, lockdep, leak), or a signal did not end the command and the kernel
+printed what the processors were at, 124 when the time was over, 125 when the machine could not be had or died, 2 for
+wrong usage.
 
 Kernels are downloaded once, by apt, into ${XDG_CACHE_HOME:-~/.cache}/bywash/vm; delete that whenever you like.
 `

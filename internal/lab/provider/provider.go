@@ -30,8 +30,8 @@ var source []byte
 // Profile returns the profile that this process was started with, or "".
 func Profile() string { return os.Getenv("BYWASH_PROVIDER") }
 
-// Build builds the library, once in a process: in an emulated machine the compiler takes half a minute. Build skips without
-// a device to stand behind the library.
+// Build builds the library, once in a process: in an emulated machine the compiler takes five seconds, and more on a busy
+// host. Build skips without a device to stand behind the library.
 func Build(t *testing.T) (lib string) {
 	t.Helper()
 	if err := ibv.Available(); err != nil {
