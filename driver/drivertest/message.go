@@ -310,6 +310,7 @@ var roleSendRuns = role("send-runs", func(e *end) {
 		newWindow(c, r.Depth, r.Size).sendRun(r.N, r.Size, r.Seed)
 	}
 	e.parent.sync()
+	c.leave() // checkProbeOnce receives after that
 })
 
 func checkOrder(e *end) {
