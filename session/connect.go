@@ -300,6 +300,9 @@ func (l *link) checkHello(h *header.Header, b []byte) error {
 	}
 	l.helloReceived = true
 	l.g.dialing.byPeer, l.g.dialing.peerEra = h.Tag, hello.Era
+	for _, x := range l.g.links {
+		x.eager = min(x.eager, int(hello.Grant.Unasked))
+	}
 	l.g.granted(&hello.Grant)
 	return nil
 }

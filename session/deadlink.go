@@ -7,8 +7,7 @@ import (
 )
 
 // The driver of a dead link may still use packets, and with them memory of the program: its connection may well be
-// alive, as after a malformed message. The packets are polled until the driver gives them back; then the link is
-// disconnected.
+// alive, as after a malformed message. The packets are polled until the driver gives them back.
 
 // takeBack takes a message back from a dead link. If the driver still uses the message, it stays in l.sending; its
 // request then fails at once, unless the memory is the program's.
@@ -34,14 +33,15 @@ func (s *Session) takeBack(l *link, msg *outMsg, err error) {
 	l.sending.push(msg)
 }
 
-// releaseLink disconnects a dead link once its drivers use none of its packets and pieces. Until then it is called
-// again: when the last piece ends, or by pollUnreleased. It reports whether the link is released.
+// releaseLink disconnects a dead link, at which the peer learns that its gate has ended, and releases it once its drivers
+// use none of its packets and pieces. Until then it is called again: when a piece ends, or by pollUnreleased. It reports
+// whether the link is released.
 func (s *Session) releaseLink(l *link) bool {
 	l.unfetchReceives()
 	switch {
 	case l.released:
 		return true
-	case l.pieces > 0:
+	case l.pieces > l.chunks(): // an operation, or a handler that reads a buffer of the driver
 		return false
 	case l.sending.n > 0:
 		s.releaseLater(l)
@@ -56,12 +56,26 @@ func (s *Session) releaseLink(l *link) bool {
 			return false
 		}
 	}
+	if l.pieces > 0 {
+		return false
+	}
 	l.released = true
 	delete(s.links, l.small)
 	if s.progress.preferred == l {
 		s.progress.preferred = nil
 	}
 	return true
+}
+
+// chunks counts the sends and receives of the large track that the driver has. They end with the connection at the
+// latest: sends when the peer, which learns of the end by the small track, has disconnected.
+func (l *link) chunks() (n int) {
+	for _, pc := range l.g.s.transfers.pieces {
+		if pc.l == l && (pc.kind == pieceSend || pc.kind == pieceRecv) {
+			n++
+		}
+	}
+	return n
 }
 
 // releaseLater puts a dead link on the list that pollUnreleased polls.

@@ -375,3 +375,17 @@ func TestLateConnectRequestIsIgnored(t *testing.T) {
 	}
 	transfer(t, s[0], s[1], 100)
 }
+
+// The ranks' packets on the small track may have different lengths: what goes by messages is cut for the shorter ones.
+func TestRanksWithPacketsOfDifferentLengths(t *testing.T) {
+	mode, rail := session.ModeNull, qnixRail(t)
+	s := joinAll(t, 2, func(rank int, c *session.Config) {
+		r := rail
+		r.Options = map[string]string{"buffer": []string{"16000", "4096"}[rank]}
+		c.Rails, c.Mode, c.Emulate = []session.Rail{r}, &mode, true
+	})
+	for _, n := range []int{10, 3000, 12000, 200000} {
+		transfer(t, s[0], s[1], n)
+		transfer(t, s[1], s[0], n)
+	}
+}

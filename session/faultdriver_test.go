@@ -21,6 +21,8 @@ type faults struct {
 	large     atomic.Pointer[func() error]            // refuses packets of the large track
 	onUpdate  func([]byte)                            // is called with the updates of sends on the large track
 	holdSends atomic.Bool                             // SendPoll does not give packets of the small track back
+	holdLarge atomic.Bool                             // SendPoll moves nothing on the large track until the connection ends
+	held      atomic.Int64                            // number of such SendPolls
 	pollTime  atomic.Int64                            // how long a RecvPoll of the small track takes at least, in ns
 	polls     atomic.Int64                            // number of RecvPolls of the small track
 }
@@ -71,7 +73,7 @@ func (c faultContext) Connect(url string) (driver.Instance, error) {
 	case nil:
 		return nil, err
 	}
-	return &faultLarge{prefetching(i), i.(oneSided), c.f}, err
+	return &faultLarge{prefetching(i), i.(oneSided), c.f, nil}, err
 }
 
 // prefetching returns an instance as one that prefetches; where it does not, nothing is done ahead.
@@ -139,7 +141,26 @@ type oneSided interface {
 type faultLarge struct {
 	driver.Prefetcher
 	oneSided
-	f *faults
+	f     *faults
+	probe *driver.Packet // a receive that ends with the connection
+}
+
+func (i *faultLarge) SendPoll(p *driver.Packet) (bool, error) {
+	if !i.f.holdLarge.Load() {
+		return i.Prefetcher.SendPoll(p)
+	}
+	i.f.held.Add(1)
+	if i.probe == nil {
+		i.probe = &driver.Packet{IOV: [][]byte{make([]byte, 1)}}
+		if err := i.RecvPost(i.probe); err != nil {
+			panic(err)
+		}
+	}
+	if over, _ := i.RecvPoll(i.probe); !over {
+		return false, nil
+	}
+	i.f.holdLarge.Store(false)
+	return i.Prefetcher.SendPoll(p)
 }
 
 func (i *faultLarge) SendPost(p *driver.Packet) error {

@@ -69,9 +69,15 @@ func (s *Session) newOutgoing() *outgoing {
 	if o == nil {
 		return new(outgoing)
 	}
-	s.spare.outs = o.nextFree
-	*o = outgoing{}
+	s.spare.outs, o.nextFree = o.nextFree, nil
 	return o
+}
+
+// freeOut frees a message that has ended. It keeps no memory of the program alive.
+func (s *Session) freeOut(o *outgoing) {
+	o.req.out = nil
+	*o = outgoing{nextFree: s.spare.outs}
+	s.spare.outs = o
 }
 
 func (s *Session) newIncoming() *incoming {
@@ -494,9 +500,8 @@ func (s *Session) settleOut(o *outgoing) {
 	s.dropOut(o)
 	o.g.activeSent(o)
 	r, g, err := o.req, o.g, o.err
-	o.nextFree, s.spare.outs = s.spare.outs, o
+	s.freeOut(o)
 	g.ended()
-	r.out = nil
 	s.complete(r, g.fault("send", err))
 }
 
@@ -528,8 +533,7 @@ func (s *Session) withdraw(o *outgoing) bool {
 	o.unfetch()
 	g.unblock()
 	g.activeSent(o)
-	o.req.out = nil
-	o.nextFree, s.spare.outs = s.spare.outs, o
+	s.freeOut(o)
 	g.ended()
 	return true
 }

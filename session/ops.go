@@ -432,7 +432,7 @@ func (l *link) operation(body, data []byte) error {
 			ErrBroken, ErrLimit, maxUnanswered)
 	}
 	most := l.eager - header.Size - header.BodySize(header.Reply)
-	if op.What == opPut && int(op.Length) != len(data) || op.What != opPut && len(data) > 0 || int(op.Length) > most+64 {
+	if op.What == opPut && int(op.Length) != len(data) || op.What != opPut && len(data) > 0 || int(op.Length) > most {
 		return header.ErrMalformed
 	}
 	a := answer{kind: header.Reply, to: op.ID}

@@ -47,11 +47,7 @@ func (s *Session) newPiece(l *link) *piece {
 	if pc == nil {
 		pc = new(piece)
 	} else {
-		s.spare.pieces = pc.next
-		*pc = piece{rdv: pc.rdv[:0]}
-		if cap(pc.rdv) > maxPooledRdv {
-			pc.rdv = nil
-		}
+		s.spare.pieces, pc.next = pc.next, nil
 	}
 	if pc.l = l; l != nil {
 		l.pieces++
@@ -71,7 +67,6 @@ func (pc *piece) charge(n int) {
 func (s *Session) freePiece(pc *piece) {
 	if l := pc.l; l != nil {
 		l.g.charge(-pc.cost)
-		pc.cost = 0
 		if pc.ahead {
 			l.unfetchPiece(pc)
 		}
@@ -79,8 +74,11 @@ func (s *Session) freePiece(pc *piece) {
 			s.releaseLink(l)
 		}
 	}
-	pc.l, pc.out, pc.in, pc.ahead = nil, nil, nil, false
-	pc.next = s.spare.pieces
+	rdv := pc.rdv[:0]
+	if cap(rdv) > maxPooledRdv {
+		rdv = nil
+	}
+	*pc = piece{rdv: rdv, next: s.spare.pieces} // it keeps no memory of the program alive
 	s.spare.pieces = pc
 }
 
@@ -192,6 +190,7 @@ func (pc *piece) post() error {
 	switch pc.kind {
 	case pieceRecv:
 		if err = l.large.RecvPost(&pc.p); err == nil {
+			pc.posted = true // the RTR may find the gate lost, which cancels what is posted
 			pc.number = pc.in.ask(pc.chunk, pc.p.RdvData)
 		}
 	case pieceSend:

@@ -8,8 +8,8 @@ import (
 )
 
 // Prepared is a message that the program writes directly into the session's memory, so that sending neither copies it
-// nor has to be waited for. One goroutine uses it, and sends or frees it once; its memory must not be touched
-// afterwards.
+// nor has to be waited for. One goroutine uses it, and sends or frees it once; neither it nor its memory may be touched
+// afterwards: the next Prepare returns them again.
 type Prepared struct {
 	Header []byte // room for the user's header, of the length that was asked for
 	Data   []byte // room for the data; it may be cut at its end before it is sent
@@ -56,8 +56,7 @@ func (p *Prepared) take() (*Gate, *outMsg) {
 // Send sends the message with a tag. It never blocks: the message leaves at once or waits in the session's memory, in
 // order with other messages, also on a gate that is not connected yet. It fails with ErrBusy if 256 messages wait for
 // the peer: then nothing was taken, and the program sends the message again after it has made progress, or frees it. It
-// fails with ErrInvalid if the message was sent or freed before, or if Data is neither the slice of Prepare nor the
-// beginning of it.
+// fails with ErrInvalid if Data is neither the slice of Prepare nor the beginning of it.
 func (p *Prepared) Send(tag uint64) error {
 	return p.send(header.Header{Kind: header.Eager, Tag: tag})
 }

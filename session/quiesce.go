@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/bywash/bywash/session/internal/header"
@@ -66,7 +67,8 @@ func (s *Session) Quiesce(ctx context.Context) error {
 				return false // a peer still accesses the region
 			}
 		}
-		return len(s.unreleased) == 0
+		inDriver := func(o *Op) bool { return o.posted || o.inDriver > 0 }
+		return len(s.unreleased) == 0 && len(s.transfers.pieces) == 0 && !slices.ContainsFunc(s.oneSided.live, inDriver)
 	})
 	if err != nil {
 		_ = s.Resume()

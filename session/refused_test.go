@@ -4,6 +4,7 @@ package session_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"strings"
 	"sync/atomic"
@@ -80,4 +81,34 @@ func TestRefusedUnownedMessagesUseNextRail(t *testing.T) {
 		t.Errorf("the connection is %q, want one rail lost", p)
 	}
 	transfer(t, s[1], s[0], 1<<20)
+}
+
+// A gate fails on one side alone, while a driver there has a long send that the peer's driver would have to move on: the
+// peer learns of it, and both sides' requests end.
+func TestGateThatFailsAloneTellsItsPeer(t *testing.T) {
+	s, f := faultPair(t, []session.Rail{{Driver: "faulty", Options: map[string]string{"path": "ring"}}}, nil)
+	f[0].holdLarge.Store(true)
+	out, err := s[0].Gate(1).Isend(1, make([]byte, 1<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := s[1].Gate(0).Irecv(1, make([]byte, 1<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the driver has the send", func() bool { return f[0].held.Load() > 0 })
+	f[0].refuse(driver.ErrInvalid, header.RTR)
+	answered, err := s[0].Gate(1).Irecv(2, make([]byte, 1<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked, err := s[1].Gate(0).Isend(2, make([]byte, 1<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, r := range map[string]*session.Request{"send": out, "its receive": in, "receive": answered, "its send": asked} {
+		if _, err := r.Wait(deadline(t)); errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: %v, want its end", name, err)
+		}
+	}
 }
