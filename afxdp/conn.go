@@ -96,7 +96,7 @@ func (c *share) newConn(num uint32, peer string) (*conn, error) {
 // connectSelf begins a connection to oneself.
 func (i *conn) connectSelf() {
 	c := i.ctx
-	i.fragment.Store(int32(c.unit(c.deviceMTU()) - link.HeaderSize))
+	i.fragment.Store(int32(max(c.unit(c.deviceMTU()), link.MinMTU) - link.HeaderSize))
 	c.nic.mustLock()
 	err := i.api.up(i.api.hello())
 	c.nic.unlock()
@@ -152,8 +152,6 @@ func (c *share) Down(lc *link.Conn, err error) {
 		sentinel = driver.ErrAuth
 	case errors.Is(err, link.ErrVersion):
 		sentinel = driver.ErrVersion
-	case errors.Is(err, link.ErrProtocol):
-		i.Tally.Bad.Add(1)
 	}
 	err = fmt.Errorf("%w: %s: %w", sentinel, c.Props.Device, err)
 	if why := i.route.why.Load(); why != nil {

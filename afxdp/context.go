@@ -61,6 +61,9 @@ func openContext(props driver.Properties, o options, addr address, mtu int, a dr
 	if c.nic, err = openNIC(props.Device, o); err != nil {
 		return nil, err
 	}
+	if size := &c.Props.Capabilities.BufferSize; *size > 0 { // the NIC may be open since the device had another MTU
+		*size = min(*size, (c.unit(mtu)-link.HeaderSize-16)&^7)
+	}
 	c.Anyone.Watch = &c.nic.waits
 	cfg := link.Config{
 		ID: c.Incarnation, Secret: a.Secret, Encrypt: o.encrypt, MTU: c.linkMTU(mtu), Unit: c.unit(mtu),
@@ -111,10 +114,8 @@ func (c *share) unit(mtu int) int {
 }
 
 func (c *share) deviceMTU() int {
-	if l, err := c.nic.res.Link(); err == nil {
-		return l.MTU
-	}
-	return 0
+	l, _ := c.nic.res.Link() // of a device that is down, too
+	return l.MTU
 }
 
 func (c *share) Dial(num uint32, url string, peer driver.URL) (*conn, error) {

@@ -3,6 +3,7 @@
 package afxdp
 
 import (
+	"errors"
 	"time"
 
 	"github.com/bywash/bywash/afxdp/internal/carrier"
@@ -49,6 +50,9 @@ func (n *nic) step() {
 	if !work {
 		if n.polls.Load()%clockPolls != 0 {
 			return
+		}
+		for k := range n.queues {
+			_ = n.queues[k].sock.WakeRx()
 		}
 		if n.clock(); n.now < n.next && !n.held() {
 			n.due.Store(int64(n.next))
@@ -214,7 +218,7 @@ func (i *conn) mark() {
 func (q *queue) kick(n *nic) {
 	q.stuck = false
 	if err := q.sock.Kick(); err != nil {
-		q.stuck = !isGone(err)
+		q.stuck = errors.Is(err, xsk.ErrAgain) // other reasons last: packets that are sent again kick again
 		n.reclaim()
 	}
 }
@@ -237,6 +241,7 @@ func (n *nic) runQueue(q *queue) {
 			}
 			n.polledSoon.Store(false)
 		} else if wait = min(wait, longestSleep); wait > 0 {
+			_ = q.sock.WakeRx()
 			// A waiter that has begun to watch the same queue meanwhile may be the one that is to wake.
 			if got, _ := q.sock.Wait(rxEvent, wait); got&xsk.EventWake != 0 && n.waits.Watching() {
 				q.sock.Wake()

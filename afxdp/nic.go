@@ -5,7 +5,6 @@ package afxdp
 import (
 	"errors"
 	"fmt"
-	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -354,9 +353,4 @@ func (n *nic) unlock() {
 	if n.dirty.Load() != nil {
 		n.run()
 	}
-}
-
-// isGone reports whether an error means that the device does not exist any more.
-func isGone(err error) bool {
-	return errors.Is(err, carrier.ErrGone) || errors.Is(err, xsk.ErrDeviceGone) || errors.Is(err, os.ErrClosed)
 }

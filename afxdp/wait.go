@@ -27,6 +27,7 @@ func (w frameWaits) Arm() uint64 { return 0 }
 func (w frameWaits) Sleep(uint64, bool) {
 	n := w.n
 	wait := min(time.Duration(n.due.Load())-time.Since(n.origin), longestSleep)
+	_ = n.queues[0].sock.WakeRx()
 	_, _ = n.queues[0].sock.Wait(rxEvent, max(wait, 0))
 	n.run()
 }

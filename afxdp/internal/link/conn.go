@@ -1,7 +1,6 @@
 package link
 
 import (
-	"errors"
 	"fmt"
 	"time"
 )
@@ -106,9 +105,7 @@ func (c *Conn) overhead() int {
 func (c *Conn) MaxFragment() int { return c.short - HeaderSize - c.overhead() }
 
 // MaxPlaced returns the largest payload of a placed fragment in bytes.
-func (c *Conn) MaxPlaced() int { return c.maxPlaced() }
-
-func (c *Conn) maxPlaced() int { return c.mtu - placedHeaderSize - c.overhead() }
+func (c *Conn) MaxPlaced() int { return c.mtu - placedHeaderSize - c.overhead() }
 
 // SetMTU changes the largest packet to n bytes, within the limits that both sides announced when connecting.
 // errInvalid: n is below MinMTU. Fragments that are too long now are sent in parts; if the peer does not take these, or
@@ -235,7 +232,7 @@ func (c *Conn) input(f Frame, b []byte, rest [][]byte) (kept bool) {
 		c.closed(h, b)
 	case kindClosed:
 		if c.state == stateClosing {
-			e.drop(c)
+			c.finish()
 			return kept
 		}
 	}
@@ -266,8 +263,6 @@ func (c *Conn) fail(err error) {
 	}
 	if c.state < stateUp {
 		e.uncall(c)
-	} else if !errors.Is(err, ErrClosed) {
-		e.stats.broken++
 	}
 	closing := c.state > stateUp
 	c.finish()
@@ -289,9 +284,6 @@ func (c *Conn) finish() {
 	c.state = stateDown
 	c.e.remove(c)
 }
-
-// drop forgets a connection that this side has closed.
-func (e *Endpoint) drop(c *Conn) { c.finish() }
 
 // Close ends the connection in order. It does not block, and the handler is not called for the connection any more. The
 // endpoint goes on sending the ordered messages that were posted, for up to the dead time, and then notifies the peer,
@@ -347,7 +339,7 @@ func (c *Conn) startClose() {
 func (c *Conn) sendClose() {
 	e := c.e
 	if e.now-c.closeFrom > Time(e.cfg.DeadTime) {
-		e.drop(c)
+		c.finish()
 		return
 	}
 	flags := uint8(0)
@@ -369,7 +361,7 @@ func (c *Conn) closed(h *header, b []byte) {
 	switch {
 	case c.state > stateUp: // both at once
 		c.sendBare(kindClosed, 0, 0)
-		c.e.drop(c)
+		c.finish()
 	case h.flags&flagAbort != 0:
 		c.sendBare(kindClosed, 0, 0)
 		c.fail(errAborted)

@@ -138,15 +138,13 @@ type Config struct {
 
 // Stats are counters of an endpoint. They never decrease.
 type Stats struct {
-	packets, sent       uint64 // arrived, sent
-	Bad                 uint64 // malformed, damaged, or not genuine
-	unknown             uint64 // of unknown connections
-	duplicates          uint64 // fragments that had arrived already
-	Retransmits, probes uint64
-	spurious            uint64 // sent again needlessly, as the peer reports
-	Refused             uint64 // greetings rejected
-	Waited              uint64 // times that a sender ran out of credit
-	connects, broken    uint64
+	sent        uint64
+	Bad         uint64 // malformed, damaged, or not genuine
+	unknown     uint64 // of unknown connections
+	duplicates  uint64 // fragments that had arrived already
+	Retransmits uint64
+	Refused     uint64 // greetings rejected
+	Waited      uint64 // times that a sender ran out of credit
 }
 
 // Endpoint holds all connections over one carrier. It is a state machine without goroutine, clock and I/O. Its methods,
@@ -267,7 +265,6 @@ func (e *Endpoint) random() (v uint64) {
 // after a batch.
 func (e *Endpoint) Input(now Time, from []byte, f Frame) (kept bool) {
 	e.now = max(e.now, now)
-	e.stats.packets++
 	b := sized(f.Data)
 	if b == nil {
 		e.stats.Bad++
@@ -297,7 +294,6 @@ func (e *Endpoint) Input(now Time, from []byte, f Frame) (kept bool) {
 // keeps no frame. Call Flush after a batch.
 func (e *Endpoint) InputPieces(now Time, first []byte, rest [][]byte) {
 	e.now = max(e.now, now)
-	e.stats.packets++
 	n := len(first)
 	for _, r := range rest {
 		n += len(r)

@@ -1,7 +1,9 @@
 package link
 
 import (
+	"container/heap"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 )
@@ -419,5 +421,23 @@ func TestHandlerMayCloseWithinEachOfItsMethods(t *testing.T) {
 			}
 			s.clean()
 		})
+	}
+}
+
+// One side accepts and closes at once, and its Accept is lost: the other side, which repeats its Init, learns of the end
+// in order, and not by the dead time.
+func TestClosedWhileItsAcceptWasLost(t *testing.T) {
+	s := newSim(t, 1, faultless())
+	s.addHost(Config{})
+	s.addHost(Config{})
+	x, y := s.connect(0, 1)
+	s.run(1e9, func() bool { return y.c.state == stateAccepted })
+	y.c.Close(s.now, false)
+	y.closed = true
+	s.queue = slices.DeleteFunc(s.queue, func(ev *simEvent) bool { return ev.to == x.h && ev.b != nil })
+	heap.Init(&s.queue)
+	s.run(20e9, func() bool { return x.err != nil })
+	if !x.up || !errors.Is(x.err, ErrClosed) {
+		t.Errorf("up %v, ended with %v, want ErrClosed", x.up, x.err)
 	}
 }

@@ -162,7 +162,6 @@ func TestGoldenPacketsAreParsed(t *testing.T) {
 			continue
 		}
 		if want, ok := goldenHeaders()[name]; ok {
-			want.size = len(b)
 			if name == "sealed" {
 				want.flags |= flagSealed
 			}

@@ -232,8 +232,8 @@ func (e *Endpoint) reject(id uint64, code rejectCode) {
 
 // pair finds the call that listens for the sender of an Init.
 func (e *Endpoint) pair(g *greeting, from []byte) {
-	if c := e.remote[g.id]; c != nil { // our Accept was lost
-		if c.state == stateAccepted && c.peerID == g.from {
+	if c := e.remote[g.id]; c != nil { // our Accept was lost; without it the peer takes no Close
+		if (c.state == stateAccepted || c.state == stateClosing) && c.peerID == g.from {
 			c.sendAccept(Reply)
 		}
 		return
@@ -365,7 +365,6 @@ func (c *Conn) establish() {
 	c.limit = min(uint64(c.theirs.credit), mostCredit)
 	c.lastReceived, c.rejected = e.now, nil
 	c.begin()
-	e.stats.connects++
 	c.pause = Time(firstPause)
 	c.arm()
 	e.handler.Up(c)

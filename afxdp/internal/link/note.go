@@ -140,7 +140,7 @@ func (e *Endpoint) takeGone(n *note, b []byte) bool {
 		return false
 	}
 	if c.state == stateClosing {
-		e.drop(c)
+		c.finish()
 		return true
 	}
 	c.fail(errReset)

@@ -38,7 +38,6 @@ func (c *Conn) measured(h *header, newly arrival) {
 	e := c.e
 	if d := h.dups - c.peerDups; d != 0 && h.pn == c.newest {
 		c.peerDups = h.dups
-		e.stats.spurious += uint64(d)
 		c.reorder, c.reorderHolds = min(c.reorder+1, maxReorder), 16
 		c.needless(int(d))
 	}
@@ -191,7 +190,6 @@ func (c *Conn) probe() {
 	}
 	c.progressAt = c.e.now
 	c.backoff = min(c.backoff+1, maxBackoff)
-	c.e.stats.probes++
 	if c.inflight == 0 {
 		c.wantPing = true
 		return

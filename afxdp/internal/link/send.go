@@ -179,7 +179,7 @@ func (c *Conn) needsCredit() bool {
 
 // nextPart returns the bytes of a transfer's next fragment.
 func (c *Conn) nextPart(t *Transfer) int {
-	most := c.maxPlaced()
+	most := c.MaxPlaced()
 	if n := c.trial(); n > 0 {
 		most = n - placedHeaderSize - c.overhead()
 	}
@@ -194,7 +194,7 @@ func (c *Conn) fragment() {
 	t := c.first
 	n := c.nextPart(t)
 	w := c.unitsOf(n)
-	trial := n > c.maxPlaced()
+	trial := n > c.MaxPlaced()
 	c.pmtu.trying = c.pmtu.trying || trial
 	*c.seg(c.end) = segment{t: t, off: t.next, n: int32(n), w: int32(w), trial: trial}
 	c.end++

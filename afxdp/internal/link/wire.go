@@ -67,7 +67,6 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 type header struct {
 	kind   kind
 	flags  uint8
-	size   int // of the packet
 	conn   uint64
 	pn     uint64
 	cum    uint64 // all fragments below it have arrived
@@ -104,7 +103,7 @@ func putHeader(b []byte, h *header) {
 // parseHeader reads the header of a packet whose size was checked.
 func parseHeader(b []byte, h *header) {
 	_ = b[ackSize-1]
-	h.kind, h.flags, h.size = kind(b[0]), b[1], len(b)
+	h.kind, h.flags = kind(b[0]), b[1]
 	h.conn = le.Uint64(b[8:])
 	h.pn = le.Uint64(b[16:])
 	h.cum = le.Uint64(b[24:])
