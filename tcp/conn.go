@@ -27,6 +27,7 @@ type conn struct {
 	api         track
 	targets     []netip.AddrPort
 	pendingPeer *pendingPeer // guarded by the context's Mu, as is link
+	turn        uint64       // of its Connect
 	link        *link
 	toSelf      bool
 	wire        *wire // nil until the connection is established

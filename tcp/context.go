@@ -30,6 +30,7 @@ type share struct {
 	closing   []*conn // closed on this side, while the peer's kernel does not have everything; guarded by Mu
 
 	pendingPeers    map[uint64]*pendingPeer // by incarnation; guarded by Mu
+	turns           uint64                  // calls of Connect; guarded by Mu
 	pending         pending                 // guarded by Mu
 	unauthenticated unauthenticated
 	onRequest       atomic.Pointer[func()]
@@ -140,7 +141,9 @@ func (c *share) Dial(num uint32, url string, to driver.URL) (*conn, error) {
 	c.Add(i, num, url, i.api, i.api)
 	p := c.pendingPeer(to.Incarnation)
 	i.pendingPeer = p
-	p.waiting = append(p.waiting, i)
+	c.turns++
+	i.turn = c.turns
+	p.wait(i)
 	p.advance()
 	return i, nil
 }

@@ -192,7 +192,7 @@ func (l *link) lost(err error) {
 		i.Resolve(kit.StateBroken, gone)
 	case (before == linkTaken || before == linkMatched || before == linkAsked) && i.State() == kit.StateConnecting:
 		// The follower closed it before it saw the note, or the leader gave its instance up: another link will do.
-		p.waiting = append([]*conn{i}, p.waiting...)
+		p.wait(i)
 	case before == linkIdle && l.dialed && !c.IsClosed():
 		p.fail(gone) // nothing else closes a link that this side has dialed
 	}

@@ -3,6 +3,7 @@
 package tcp
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -166,6 +167,7 @@ func (c *share) call(p *pendingPeer, targets []netip.AddrPort, pause time.Durati
 		if len(p.idle)+len(p.taken)+len(p.offered) == 0 {
 			p.fail(fmt.Errorf("%s: %w", c.Props.Device, err))
 		}
+		p.pause = max(p.pause, callPause)
 		p.advance()
 	}
 	c.Mu.Unlock()
@@ -187,6 +189,12 @@ func (p *pendingPeer) fail(err error) {
 	p.waiting = nil
 }
 
+// wait has instances wait for a link, in the order of Connect.
+func (p *pendingPeer) wait(list ...*conn) {
+	p.waiting = append(p.waiting, list...)
+	slices.SortFunc(p.waiting, func(a, b *conn) int { return cmp.Compare(a.turn, b.turn) })
+}
+
 // reconnect has the instances wait again whose links the peer drops, one of which is l. Without the others, which
 // follow it, the instances would no longer be in the order of Connect.
 func (p *pendingPeer) reconnect(l *link) {
@@ -203,7 +211,8 @@ func (p *pendingPeer) reconnect(l *link) {
 		t.conn.link = nil
 		waiting = append(waiting, t.conn)
 	}
-	p.taken, p.waiting = nil, append(waiting, p.waiting...)
+	p.taken = nil
+	p.wait(waiting...)
 }
 
 // hangUp closes all links, when the context is closed.
