@@ -156,7 +156,7 @@ func (f *captureFlags) run(cmd *cobra.Command, pids []int, req stat.CaptureReque
 	}
 	c := &capture{
 		stderr: cmd.ErrOrStderr(), req: req, pids: pids, count: f.count, done: done,
-		seen: make(map[stat.Endpoint]bool), running: make(map[*stat.Stream]struct{}),
+		seen: make(map[stat.Endpoint]bool), attached: make(map[int]bool), running: make(map[*stat.Stream]struct{}),
 		out: bufio.NewWriterSize(out, 1<<20),
 	}
 	err = c.run(ctx)
@@ -180,7 +180,8 @@ type capture struct {
 	done   context.CancelFunc
 
 	seen     map[stat.Endpoint]bool // not to be asked again
-	attached bool                   // to some process
+	attached map[int]bool           // processes, by their ids
+	refused  error                  // of a process that was named
 	streams  sync.WaitGroup
 	running  map[*stat.Stream]struct{} // guarded by mu
 
@@ -210,7 +211,7 @@ func (c *capture) run(ctx context.Context) error {
 	if err == nil {
 		err = c.missing()
 	}
-	if err == nil && !c.attached {
+	if err == nil && len(c.attached) == 0 {
 		fmt.Fprintln(c.stderr, "bywash: no process here can be captured from yet; waiting for one")
 	}
 	for err == nil && !c.over() {
@@ -247,13 +248,14 @@ func (c *capture) scan() error {
 		}
 		s, err := stat.Capture(e, c.req)
 		if err != nil {
-			if len(c.pids) > 0 {
-				return err
-			}
+			// It has ended since, does not listen yet, or is somebody else's: anybody can make a socket with this name.
 			c.seen[e] = errors.Is(err, stat.ErrForeign)
-			continue // it has ended since, does not listen yet, or is somebody else's
+			if len(c.pids) > 0 {
+				c.refused = err
+			}
+			continue
 		}
-		c.seen[e], c.attached = true, true
+		c.seen[e], c.attached[e.PID] = true, true
 		c.mu.Lock()
 		c.running[s] = struct{}{}
 		c.mu.Unlock()
@@ -264,11 +266,11 @@ func (c *capture) scan() error {
 
 func (c *capture) missing() error {
 	for _, pid := range c.pids {
-		found := false
-		for e := range c.seen {
-			found = found || e.PID == pid
-		}
-		if !found {
+		switch {
+		case c.attached[pid]:
+		case c.refused != nil:
+			return c.refused
+		default:
 			return fmt.Errorf("process %d cannot be captured: it must run as this user and have joined a session, without BYWASH_STAT=off, or have called Serve of driver/stat", pid)
 		}
 	}
@@ -296,16 +298,16 @@ func (c *capture) flush() error {
 // follow writes what one process shows.
 func (c *capture) follow(s *stat.Stream, pid int) {
 	defer s.Close()
-	var numbers []int // in the file, of the stream's interfaces
-	var err error
-	for err == nil {
+	var numbers []int    // in the file, of the stream's interfaces
+	var err, wrote error // of the stream, and of the file
+	for err == nil && wrote == nil {
 		var r stat.Record
 		if r, err = s.Next(); err != nil {
 			break
 		}
 		c.mu.Lock()
-		for more := true; more && err == nil; { // the lock is not taken for each
-			if numbers, err = c.record(r, numbers, pid); err == nil {
+		for more := true; more && err == nil && wrote == nil; { // the lock is not taken for each
+			if numbers, wrote = c.record(r, numbers, pid); wrote == nil {
 				if more = s.Buffered(); more {
 					r, err = s.Next()
 				}
@@ -316,8 +318,12 @@ func (c *capture) follow(s *stat.Stream, pid int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.running, s)
-	if !errors.Is(err, io.EOF) {
-		c.err = cmp.Or(c.err, err)
+	switch {
+	case errors.Is(err, io.EOF):
+	case len(c.pids) == 0 && wrote == nil: // a process must not end the capture from others
+		fmt.Fprintf(c.stderr, "bywash: %v\n", err)
+	default:
+		c.err = cmp.Or(c.err, wrote, err)
 		c.done()
 	}
 }

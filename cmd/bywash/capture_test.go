@@ -19,10 +19,12 @@ import (
 	"time"
 
 	"github.com/gopacket/gopacket/pcapgo"
+	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/afxdp/xsk"
 	"github.com/bywash/bywash/internal/lab/tshark"
 	"github.com/bywash/bywash/internal/lab/veth"
+	"github.com/bywash/bywash/internal/stat"
 )
 
 // dissector is Wireshark's for our packets.
@@ -215,6 +217,29 @@ func TestCaptureEndsByItself(t *testing.T) {
 		if n, err := strconv.Atoi(r[0]); r[1] != "60" || err != nil || n <= 60 {
 			t.Errorf("frame of %s bytes captured as %s, want 60", r[0], r[1])
 		}
+	}
+}
+
+// Any process can make a socket whose name has another one's id: it does not keep a capture from that one.
+func TestCapturePassesSocketsWithTheNameOfAnother(t *testing.T) {
+	s, err := stat.Serve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	name := fmt.Sprintf("@bywash-capture-%d-0123456789abcdef", os.Getpid())
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: name}); err != nil { // and does not listen
+		t.Fatal(err)
+	}
+	pid := strconv.Itoa(os.Getpid())
+	code, _, stderr := status(t, bywash("capture", "-o", filepath.Join(t.TempDir(), "x.pcapng"), "--duration", "100ms", pid))
+	if code != 0 || !strings.Contains(stderr, "from process "+pid) {
+		t.Errorf("status %d, %q", code, stderr)
 	}
 }
 

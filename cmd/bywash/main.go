@@ -60,9 +60,6 @@ func execute() int {
 		fmt.Fprintln(os.Stderr, "bywash: interrupted")
 		return exitInterrupt
 	}
-	if errors.Is(err, errSilent) {
-		return exitFailure
-	}
 	fmt.Fprintf(os.Stderr, "bywash: %s%s\n", oneLine(err), descriptors.Remedy(err))
 	var usage *usageError
 	if errors.As(err, &usage) {

@@ -57,7 +57,7 @@ func TestWrongUseIsOneLineAndStatus2(t *testing.T) {
 	for _, args := range []string{
 		"nonsense", "perf --nonsense", "perf -d nonsense", "perf -d shm --rails shm", "perf --rails shm", "perf -t nonsense", "perf -s 8:4", "perf -s x",
 		"perf -n -1", "perf -d unix@veth", "perf -d tcp@veth --dev lo", "perf --duration 0s", "perf --wait sleep", "perf --mem stack", "perf --prefetch on", "perf -d session -t am-rate --goroutines -1", "perf -d shm --goroutines 4", "perf -d session -t am-rate --goroutines 4 --validate", "perf -d session --prefetch maybe", "perf --peers -1", "perf --json --csv", "perf --plot x.png",
-		"perf a:1 b:2", "perf nohost", "perf --listen :1 a:2", "perf --listen 7", "info -d nonsense", "info x", "doctor x", "stat x", "stat -w 1ns", "completion", "completion tcsh",
+		"perf a:1 b:2", "perf nohost", "perf --listen :1 a:2", "perf --listen :1 -t lat", "perf --listen 7", "info -d nonsense", "info x", "doctor x", "stat x", "stat -w 1ns", "completion", "completion tcsh",
 		"man", "perf -n", "perf --duration x", "perf -n 0", "perf -d unix 127.0.0.1:1", "perf 127.0.0.1:65536 --secret-file x", "perf --listen :99999",
 		"perf -d unix --baseline /nonexistent", "perf -d unix,", "perf -d shm --option x", "perf -d shm --option =x", "perf --option path=cma", "perf -d shm,verbs --option path=cma",
 		"perf -d sock-tcp --option path=cma", "perf -d shm --ranks 4", "perf -d session -t tag-lat --ranks 4", "perf -d session -t multi-pair --ranks 3",

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/control"
@@ -237,7 +238,19 @@ func (f *perfFlags) check(args []string) error {
 	return nil
 }
 
+// listenerFlags are those of a listener; the machine that measures says the rest.
+var listenerFlags = []string{"listen", "secret-file", "driver", "dev", "option"}
+
 func runPerf(cmd *cobra.Command, f *perfFlags, args []string) error {
+	var idle error
+	cmd.Flags().Visit(func(fl *pflag.Flag) {
+		if f.listen != "" && !slices.Contains(listenerFlags, fl.Name) {
+			idle = usagef("--%s has no effect with --listen: give it on the machine that measures", fl.Name)
+		}
+	})
+	if idle != nil {
+		return idle
+	}
 	c, err := f.config(args)
 	if err != nil {
 		return &usageError{err}
@@ -246,7 +259,7 @@ func runPerf(cmd *cobra.Command, f *perfFlags, args []string) error {
 		defer s.Close()
 	}
 	if f.listen != "" {
-		return control.Serve(cmd.Context(), c, f.listen, os.Stderr)
+		return served(control.Serve(cmd.Context(), c, f.listen, os.Stderr))
 	}
 	if f.baseline != "" {
 		b, err := report.ReadBaseline(f.baseline)

@@ -31,8 +31,13 @@ type statusError struct {
 func (e *statusError) Error() string { return e.err.Error() }
 func (e *statusError) Unwrap() error { return e.err }
 
-// errSilent ends with status 1 after everything has been said.
-var errSilent = errors.New("failed")
+// served is the error of a command that runs until Ctrl-C.
+func served(err error) error {
+	if errors.Is(err, errInterrupt) {
+		return nil
+	}
+	return err
+}
 
 func rootCommand() *cobra.Command {
 	root := &cobra.Command{
@@ -42,8 +47,9 @@ func rootCommand() *cobra.Command {
 work on this machine, what prevents the others, and how fast they are.
 
 The exit status is 0 after success, 1 when something could not be done here (the
-message names the remedy), 2 when the command line is wrong and 130 after
-Ctrl-C. bywash run has the status of the program that it runs.`,
+message names the remedy), 2 when the command line is wrong and 130 after Ctrl-C;
+it is 0 where Ctrl-C is the usual end: capture, softnic and perf --listen. bywash
+run has the status of the program that it runs.`,
 		Example: `  bywash perf -d all        every driver here beside the kernel's sockets
   bywash doctor             obstacles to drivers, each with its remedy
   bywash info -d shm        one driver's capabilities

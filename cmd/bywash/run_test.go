@@ -52,6 +52,52 @@ func TestRunTagsWholeLines(t *testing.T) {
 	}
 }
 
+// A rank that writes to a full disk fails; with tags the launcher writes, and fails for it.
+func TestTaggedOutputThatIsLostIsAFailure(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	cmd := shells("1", "echo x", "--tag-output")
+	cmd.Stdout = full
+	_ = cmd.Run()
+	if code := cmd.ProcessState.ExitCode(); code != 1 {
+		t.Errorf("status %d, want 1", code)
+	}
+}
+
+// Signals end the launcher although it cannot write what the ranks have printed.
+func TestSignalEndsALauncherWhoseReaderDoesNotRead(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	cmd := shells("1", "yes", "--tag-output")
+	cmd.Stdout = w
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	if _, err := r.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	for limit := time.After(30 * time.Second); ; {
+		select {
+		case <-ended:
+			return
+		case <-limit:
+			_ = cmd.Process.Kill()
+			t.Fatal("the launcher did not end in 30 s")
+		case <-time.After(50 * time.Millisecond):
+			_ = cmd.Process.Signal(syscall.SIGTERM)
+		}
+	}
+}
+
 func TestRunGivesStandardInputToRank0(t *testing.T) {
 	cmd := shells("3", "echo $BYWASH_RANK: $(cat)")
 	cmd.Stdin = strings.NewReader("some words")

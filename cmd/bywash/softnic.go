@@ -104,7 +104,7 @@ func (f *softnicFlags) run(cmd *cobra.Command) error {
 	}
 	stopped := f.report(cmd, s)
 	defer stopped()
-	return s.Wait(cmd.Context())
+	return served(s.Wait(cmd.Context()))
 }
 
 // report prints counters now and then.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -49,7 +50,7 @@ process a line.`,
 
 func watch(ctx context.Context, w io.Writer, pids []int, asJSON bool, interval time.Duration) error {
 	for {
-		if err := showStat(w, pids, asJSON); err != nil || interval == 0 {
+		if err := showStat(ctx, w, pids, asJSON); err != nil || interval == 0 {
 			return err
 		}
 		select {
@@ -60,17 +61,48 @@ func watch(ctx context.Context, w io.Writer, pids []int, asJSON bool, interval t
 	}
 }
 
-func showStat(w io.Writer, pids []int, asJSON bool) error {
+// answer is what a process says.
+type answer struct {
+	pid int
+	p   *stat.Process
+	err error
+}
+
+// ask asks the processes, 64 at a time: one that is stopped keeps the caller waiting for 2 s.
+func ask(ctx context.Context, ends []stat.Endpoint) ([]answer, error) {
+	answers := make([]answer, len(ends))
+	var all sync.WaitGroup
+	room := make(chan struct{}, 64)
+	for i, e := range ends {
+		room <- struct{}{}
+		if ctx.Err() != nil {
+			break
+		}
+		all.Go(func() {
+			p, err := stat.Read(e)
+			answers[i] = answer{e.PID, p, err}
+			<-room
+		})
+	}
+	all.Wait()
+	return answers, context.Cause(ctx)
+}
+
+func showStat(ctx context.Context, w io.Writer, pids []int, asJSON bool) error {
 	ends, err := stat.List()
 	if err != nil {
 		return err
 	}
+	if len(pids) > 0 {
+		ends = slices.DeleteFunc(ends, func(e stat.Endpoint) bool { return !slices.Contains(pids, e.PID) })
+	}
+	answers, err := ask(ctx, ends)
+	if err != nil {
+		return err
+	}
 	found := map[int]bool{}
-	for _, e := range ends {
-		if len(pids) > 0 && !slices.Contains(pids, e.PID) {
-			continue
-		}
-		p, err := stat.Read(e)
+	for _, a := range answers {
+		p, err := a.p, a.err
 		if err != nil {
 			// It may have ended since, or belong to somebody else.
 			if len(pids) > 0 {
@@ -78,7 +110,7 @@ func showStat(w io.Writer, pids []int, asJSON bool) error {
 			}
 			continue
 		}
-		found[e.PID] = true
+		found[a.pid] = true
 		if asJSON {
 			err = json.NewEncoder(w).Encode(p)
 		} else {

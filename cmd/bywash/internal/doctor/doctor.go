@@ -45,7 +45,7 @@ func (f Finding) String() string {
 func Examine() []Finding {
 	var out []Finding
 	for _, probe := range []func() Finding{
-		openFiles, lockedMemory, sharedMemory, hugePages, sealing, attach, yama, pidfds, barrier, runtimeDir, loopback,
+		openFiles, sharedMemory, hugePages, sealing, attach, yama, pidfds, barrier, runtimeDir, loopback,
 		rdmaDevices, rdmaPorts, rdmaMemory, afXDP, etherDevices, qnixDevices, cores, governor,
 	} {
 		out = append(out, probe())

@@ -33,16 +33,6 @@ func openFiles() Finding {
 	return f
 }
 
-func lockedMemory() Finding {
-	f := Finding{Name: "locked memory (RLIMIT_MEMLOCK)", Level: OK}
-	var r unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r); err != nil {
-		return failed(f, Slow, err, "")
-	}
-	f.Found = limit(r.Cur) + " bytes (shm locks nothing)"
-	return f
-}
-
 func limit(n uint64) string {
 	if n == unix.RLIM_INFINITY {
 		return "unlimited"
@@ -244,7 +234,8 @@ func cores() Finding {
 		return failed(f, Slow, err, "")
 	}
 	n := set.Count()
-	f.Found = fmt.Sprintf("%d usable of %d", n, runtime.NumCPU())
+	online, _ := os.ReadFile("/sys/devices/system/cpu/online")
+	f.Found = fmt.Sprintf("%d for this process, %s of the machine", n, bytes.TrimSpace(online))
 	if n < 2 {
 		f.Level, f.Remedy = Slow, "both ends share a CPU, so latency is that of the scheduler: give this process two CPUs (taskset, cpuset, --cpus)"
 	}

@@ -22,7 +22,7 @@ import (
 // devices with what they grant, the kernel modules and the libraries. It makes queue pairs and closes them, sends
 // nothing, and changes nothing. It names network addresses (GIDs), and neither host nor user.
 func Report(w io.Writer, version string) error {
-	r := &reporter{out: bufio.NewWriter(w), root: os.DirFS("/")}
+	r := &reporter{out: bufio.NewWriter(w), root: os.DirFS("/"), private: withoutUser(os.Getenv)}
 	r.system(version)
 	r.section("findings")
 	for _, f := range Examine() {
@@ -37,11 +37,28 @@ func Report(w io.Writer, version string) error {
 
 // reporter writes sections. The first error of its writer ends up in Flush.
 type reporter struct {
-	out  *bufio.Writer
-	root fs.FS
+	out     *bufio.Writer
+	root    fs.FS
+	private *strings.Replacer
 }
 
-func (r *reporter) printf(format string, args ...any) { fmt.Fprintf(r.out, format, args...) }
+// withoutUser replaces the directories of the user, whose names may contain the user's, by the variables that name them.
+func withoutUser(getenv func(string) string) *strings.Replacer {
+	var pairs []string
+	for _, v := range []string{"XDG_RUNTIME_DIR", "TMPDIR", "HOME"} {
+		if dir := strings.TrimRight(getenv(v), "/"); dir != "" {
+			pairs = append(pairs, dir, "$"+v)
+		}
+	}
+	if name := getenv("USER"); name != "" {
+		pairs = append(pairs, "/"+name+"/", "/$USER/")
+	}
+	return strings.NewReplacer(pairs...)
+}
+
+func (r *reporter) printf(format string, args ...any) {
+	_, _ = r.private.WriteString(r.out, fmt.Sprintf(format, args...))
+}
 
 func (r *reporter) section(name string) { r.printf("\n== %s ==\n", name) }
 

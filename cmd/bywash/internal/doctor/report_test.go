@@ -38,7 +38,7 @@ func TestReportShowsWhatTheKernelShows(t *testing.T) {
 		root[name] = &fstest.MapFile{Data: []byte(text)}
 	}
 	var b bytes.Buffer
-	r := &reporter{out: bufio.NewWriter(&b), root: root}
+	r := &reporter{out: bufio.NewWriter(&b), root: root, private: withoutUser(func(string) string { return "" })}
 	r.system("v9")
 	r.kernelDevices()
 	r.modules()
@@ -61,5 +61,15 @@ func TestReportShowsWhatTheKernelShows(t *testing.T) {
 		if strings.Contains(text, not) {
 			t.Errorf("the report has %q:\n%s", not, b.String())
 		}
+	}
+}
+
+// Directories and paths that contain the user's name are written as the variables that name them.
+func TestReportDoesNotNameTheUser(t *testing.T) {
+	env := map[string]string{"USER": "alice", "HOME": "/home/alice", "TMPDIR": "/scratch/alice/42/"}
+	r := withoutUser(func(name string) string { return env[name] })
+	got := r.Replace("/scratch/alice/42, /home/alice/lib/libmlx5.so, /opt/alice/lib, /usr/lib")
+	if want := "$TMPDIR, $HOME/lib/libmlx5.so, /opt/$USER/lib, /usr/lib"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }

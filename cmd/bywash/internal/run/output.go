@@ -4,6 +4,7 @@ package run
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +23,7 @@ type outputs struct {
 	mu    sync.Mutex
 	wg    sync.WaitGroup
 	pipes []*pipe
+	lost  error // the first failed write; guarded by mu
 }
 
 // restTime is how long processes that ranks left running, and that nobody can kill, are listened to.
@@ -63,12 +65,13 @@ func (p *pipe) limit() error {
 	return errors.Join(failed, err, p.SetReadDeadline(time.Time{}))
 }
 
-// end waits until all that ranks printed has come out.
-func (o *outputs) end() {
+// end waits until all that ranks printed has come out. It returns the first error that prevented some of it.
+func (o *outputs) end() error {
 	for _, r := range o.pipes {
 		_ = r.SetReadDeadline(time.Now().Add(restTime))
 	}
 	o.wg.Wait()
+	return o.lost
 }
 
 // tag returns the file that a rank writes to; its lines come out of to with the rank in front. The caller closes the file.
@@ -97,7 +100,8 @@ func (o *outputs) copy(to io.Writer, from io.Reader, prefix []byte) {
 				line = append(line, '\n')
 			}
 			o.mu.Lock()
-			to.Write(line) // nobody to tell
+			_, failed := to.Write(line)
+			o.lost = cmp.Or(o.lost, failed)
 			o.mu.Unlock()
 		}
 		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {

@@ -89,7 +89,6 @@ func Run(ctx context.Context, c Config) error {
 			signal.Notify(signals, s)
 		}
 	}
-	defer signal.Stop(signals)
 	secret := launch.NewSecret()
 	ln, err := launch.Listen(ctx, "")
 	if err != nil {
@@ -112,12 +111,13 @@ func Run(ctx context.Context, c Config) error {
 	}
 	go j.reaper.run(j.exits)
 	j.follow(signals)
-	j.group.end() // kills processes that ranks left running
-	j.out.end()
+	j.group.end()        // kills processes that ranks left running
+	signal.Stop(signals) // from here on they end this process: whoever reads the output may have stopped
+	err = j.out.end()
 	if j.fault != nil {
 		return j.fault
 	}
-	return nil
+	return err
 }
 
 func unwrap(err error) error {

@@ -180,8 +180,8 @@ func (k *socket) dial() (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	if err = k.failed("connect", unix.Connect(fd, k.peer)); err == nil {
-		err = k.tune(fd)
+	if err = k.tune(fd); err == nil {
+		err = k.failed("connect", k.connect(fd))
 	}
 	if err == nil {
 		err = k.writeFull(fd, k.token)
@@ -195,6 +195,26 @@ func (k *socket) dial() (int, error) {
 		return -1, err
 	}
 	return fd, nil
+}
+
+// connectTime is how long the other machine may be silent: a firewall may admit the listener's port alone.
+const connectTime = 15 * time.Second
+
+// connect connects a stream whose waits are bounded, so that Ctrl-C ends it.
+func (k *socket) connect(fd int) error {
+	for end := time.Now().Add(connectTime); ; {
+		err := unix.Connect(fd, k.peer)
+		switch {
+		case err == unix.EISCONN:
+			return nil
+		case err != unix.EINPROGRESS && err != unix.EALREADY && err != unix.EINTR && err != unix.EAGAIN:
+			return err
+		case k.s.Stop.Err() != nil:
+			return k.s.Stop.Err()
+		case time.Now().After(end):
+			return unix.ETIMEDOUT
+		}
+	}
 }
 
 // accept takes connections until one shows the token.

@@ -79,7 +79,6 @@ type Plan struct {
 	Device   string            `json:"device,omitempty"`
 	Options  map[string]string `json:"options,omitempty"` // of the driver
 	Blocking bool              `json:"blocking,omitempty"`
-	MaxSize  int               `json:"max_size"`
 	Peers    int               `json:"peers,omitempty"`   // idle ones, which one more rank holds
 	Ranks    int               `json:"ranks,omitempty"`   // of a session of more than two; 0: the two ends
 	Places   []Place           `json:"places,omitempty"`  // of each rank, in a lab
@@ -122,8 +121,6 @@ func (p *Plan) At(rank int) Plan {
 // Check returns an error for plans that a lead of this version does not make for that many ranks.
 func (p *Plan) Check(ranks int) error {
 	switch {
-	case p.MaxSize < 0 || p.MaxSize > maxSize:
-		return fmt.Errorf("messages of %d bytes", p.MaxSize)
 	case p.Peers < 0 || p.Peers > maxPeers:
 		return fmt.Errorf("%d peers", p.Peers)
 	case p.Ranks < 0 || p.Ranks > MaxRanks || p.Size() != ranks:

@@ -28,6 +28,8 @@ type end struct {
 
 // measure opens, connects and runs the cases that the lead orders.
 func (e *end) measure(cases func() error) (err error) {
+	percent := debug.SetGCPercent(-1) // see quiet
+	defer debug.SetGCPercent(percent)
 	e.b, err = open(e.setup)
 	if _, err := e.exchange(nil, err); err != nil {
 		if e.b != nil {
@@ -191,7 +193,6 @@ func cpuTime() time.Duration {
 // quiet collects garbage now, so that no collection runs during a measurement, which allocates nothing.
 func quiet() {
 	runtime.GC()
-	debug.SetGCPercent(-1)
 }
 
 func open(s *bench.Setup) (bench.Bench, error) {

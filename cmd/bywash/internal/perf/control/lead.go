@@ -3,11 +3,11 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -117,8 +117,6 @@ func Run(ctx context.Context, c *Config, rep report.Reporter) error {
 	}
 	plan := c.cases()
 	r.total = len(plan) * len(names)
-	percent := debug.SetGCPercent(-1)
-	defer debug.SetGCPercent(percent)
 	for k, n := range names {
 		r.i = k * len(plan)
 		if err := r.measure(n, plan); err != nil {
@@ -169,8 +167,8 @@ func (r *run) measure(name string, plan []bench.Case) error {
 
 // miss reports and records a case that could not be measured.
 func (r *run) miss(m report.Missing) error {
-	if !bench.Unavailable(m.Err) || !r.all && r.failed == nil && m.Test == "" {
-		r.failed = fmt.Errorf("%s", m)
+	if !bench.Unavailable(m.Err) || !r.all && m.Test == "" {
+		r.failed = cmp.Or(r.failed, fmt.Errorf("%s", m))
 		if len(r.Drivers) == 1 && !r.all {
 			return r.failed
 		}
@@ -192,9 +190,6 @@ func (r *run) attempt(name string, cases []bench.Case, ranks int) error {
 	}
 	if !bench.IsBaseline(name) && name != bench.Session {
 		p.Peers = r.Peers
-	}
-	for _, c := range cases {
-		p.MaxSize = max(p.MaxSize, c.Size)
 	}
 	if r.needsLab(name) {
 		where, err := r.newLab(bench.Base(name))

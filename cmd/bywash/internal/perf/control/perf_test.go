@@ -63,7 +63,7 @@ func followed(t *testing.T, c *Config) (lead *team, end chan error) {
 
 // A lead that sends something else than a follower expects gets an error, at each step.
 func TestFollowerEndsOnInvalidMessages(t *testing.T) {
-	helloLine, err := json.Marshal(hello{Version: "test", Boot: bootID(), Plan: &bench.Plan{Driver: "sock-udp", MaxSize: 8}})
+	helloLine, err := json.Marshal(hello{Version: "test", Boot: bootID(), Plan: &bench.Plan{Driver: "sock-udp"}})
 	if err != nil {
 		t.Fatal(err)
 	}

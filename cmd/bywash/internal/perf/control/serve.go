@@ -10,7 +10,6 @@ import (
 	"maps"
 	"net"
 	"os"
-	"runtime/debug"
 	"slices"
 	"time"
 
@@ -82,6 +81,9 @@ func (c *Config) serveOne(ctx context.Context, ln *net.TCPListener, secret []byt
 	switch {
 	case ctx.Err() != nil:
 		return nil
+	case errors.Is(err, context.DeadlineExceeded): // strangers take all connections
+		fmt.Fprintf(info, "bywash: %v; trying again\n", err)
+		return nil
 	case err != nil:
 		return err
 	}
@@ -105,8 +107,6 @@ func (c *Config) serveOne(ctx context.Context, ln *net.TCPListener, secret []byt
 // serve follows a lead until it leaves.
 func serve(t *team, c *Config, remote bool) error {
 	defer t.close()
-	percent := debug.SetGCPercent(-1) // see quiet
-	defer debug.SetGCPercent(percent)
 	p, local, err := t.exchangeHello(c.Version, nil)
 	if err != nil {
 		return err

@@ -74,11 +74,7 @@ func openLink(s *bench.Setup) (bench.Bench, error) {
 }
 
 func openTrack(d driver.Driver, s *bench.Setup, track driver.Track) (driver.Context, error) {
-	h := driver.Hints{Device: s.Device, Track: track, Peers: 1 + s.Peers, Blocking: s.Blocking, Options: s.Options}
-	if track == driver.Large {
-		h.MaxMessage = s.MaxSize
-	}
-	nic, err := d.Query(h)
+	nic, err := d.Query(driver.Hints{Device: s.Device, Track: track, Peers: 1 + s.Peers, Options: s.Options})
 	if err != nil {
 		return nil, err
 	}

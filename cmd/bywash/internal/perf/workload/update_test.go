@@ -15,7 +15,7 @@ import (
 func loop(t *testing.T, name string, c bench.Case) *link {
 	t.Helper()
 	b, err := Open(&bench.Setup{
-		Plan: bench.Plan{Driver: name, MaxSize: c.Size}, Job: launch.Alone(), Lead: true, Local: true, Stop: bench.NewStopper(t.Context()),
+		Plan: bench.Plan{Driver: name}, Job: launch.Alone(), Lead: true, Local: true, Stop: bench.NewStopper(t.Context()),
 	})
 	if err != nil {
 		t.Fatal(err)
