@@ -35,8 +35,6 @@ type Hints struct {
 	// MaxMessage is the longest message the caller intends to send, in
 	// bytes; 0 if unknown. A driver may size its buffers by it.
 	MaxMessage int
-	// Blocking means that the caller will sleep in waits rather than poll.
-	Blocking bool
 	// Options are settings of one driver, named in its documentation. An
 	// unknown name or a malformed value is ErrInvalid.
 	Options map[string]string
@@ -114,7 +112,7 @@ type Capabilities struct {
 	Ordered bool
 
 	// DeadTime is how long a peer that died can go unnoticed at most. A peer
-	// that was silent (stopped) for less loses nothing.
+	// that was silent (stopped) for up to four fifths of it loses nothing.
 	DeadTime time.Duration
 }
 

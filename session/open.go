@@ -230,7 +230,7 @@ func (s *Session) query(r Rail, t driver.Track) (driver.NIC, error) {
 		return nil, err
 	}
 	return d.Query(driver.Hints{
-		Device: r.Device, Track: t, Options: r.Options, Peers: min(s.size, 64), Blocking: s.cfg.Progress == Background,
+		Device: r.Device, Track: t, Options: r.Options, Peers: min(s.size, 64),
 	})
 }
 

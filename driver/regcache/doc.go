@@ -56,7 +56,7 @@
 // # Why Go memory is declared
 //
 // Go memory cannot be distinguished from other memory (runtime.Pinner accepts both), so it has to be declared. A
-// program reports other changes of a mapping to a cache by Invalidate.
+// driver reports other changes of a mapping to its cache by Invalidate.
 //
 // # Regions
 //

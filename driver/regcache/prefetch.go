@@ -213,8 +213,8 @@ func (f *Fetch[H]) AcquireFrom(c *Cache[H], b []byte, access Access) (*Region[H]
 	return c.Acquire(b, access)
 }
 
-// Cancel ends the fetch and never blocks. A registration that was not started never is; one under way is undone when it
-// is there. A region that is there stays cached as after Release. Cancel does nothing if there is no fetch.
+// Cancel ends the fetch without waiting for a registration. One that was not started never is; one under way is undone
+// when it is there. A region that is there is released as by Release. Cancel does nothing if there is no fetch.
 func (f *Fetch[H]) Cancel() {
 	c, j, r := f.cache, f.job, f.region
 	*f = Fetch[H]{}

@@ -87,8 +87,8 @@ func settle() {
 // unix.RawSyscall, which would keep the goroutine from running.
 //
 // All pages of b are watched, whole. Only anonymous memory, memfds, shared memory and hugetlbfs can be. Changes of a
-// memfd or shared memory through its descriptor (ftruncate, fallocate) are not seen: call Invalidate. The memory must
-// not be acquired at the very moment when it is unmapped or discarded.
+// memfd or shared memory through its descriptor (ftruncate, fallocate) are not seen: close the declaration before. The
+// memory must not be acquired at the very moment when it is unmapped or discarded.
 //
 // Errors: driver.ErrInvalid for an empty b, Go's memory (DeclareHeap is for
 // that), or what is declared already; driver.ErrUnsupported, in a
