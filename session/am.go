@@ -102,7 +102,7 @@ func (g *Gate) am(o *ActiveOut, now bool) (*Request, error) {
 	if long && now {
 		return nil, g.fault("active message", fmt.Errorf("%w: %d bytes with the header, limit is MaxActive, %d", driver.ErrTooLong, n, g.eagerMax()))
 	}
-	if now && (g.state != gateUp || !g.clear || g.queued() > 0 || g.active.out != nil) {
+	if now && (g.state != gateUp || !g.clear || g.queued() > 0 || g.queues.later.n > 0 || g.active.out != nil) {
 		if g.state == gateIdle {
 			g.connect()
 		}

@@ -6,10 +6,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session"
+	"github.com/bywash/bywash/session/internal/header"
 )
 
 // Cancel, or the end of the context, cancels a message of any kind that has not left: nothing of it stays, and later
@@ -110,4 +113,83 @@ func TestCancelQueuedMessages(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A receive whose message the sender cancels keeps its place before receives that were posted later.
+func TestReceiveOfACancelledMessageKeepsItsPlace(t *testing.T) {
+	s, f := faultPair(t, nil, nil)
+	long := s[1].Stats().Long
+	f[1].refuse(driver.ErrBusy, header.RTR)
+	var recvs [2]*session.Request
+	var bufs [2][]byte
+	for i := range recvs {
+		bufs[i] = make([]byte, 1<<20)
+		r, err := s[1].Gate(0).Irecv(1, bufs[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		recvs[i] = r
+	}
+	sent, err := s[0].Gate(1).Isend(1, make([]byte, 1<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the long message is matched", func() bool { return s[1].Stats().Long > long })
+	if !sent.Cancel() {
+		t.Fatal("the message could not be cancelled")
+	}
+	if _, err := sent.Wait(deadline(t)); !errors.Is(err, session.ErrCanceled) {
+		t.Fatal(err)
+	}
+	f[1].refuse(nil)
+	eventually(t, "the receive is posted again", func() bool {
+		var b strings.Builder
+		return s[1].Dump(&b) == nil && strings.Contains(b.String(), "2 receives posted")
+	})
+	for i := range recvs {
+		if err := s[0].Gate(1).Send(deadline(t), 1, []byte{byte(i + 1)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, r := range recvs {
+		if _, err := r.Wait(deadline(t)); err != nil || bufs[i][0] != byte(i+1) {
+			t.Errorf("receive %d got message %d, %v", i+1, bufs[i][0], err)
+		}
+	}
+}
+
+// A wait ends with its context although other messages arrive all the time.
+func TestContextEndsAWaitAmongOtherMessages(t *testing.T) {
+	s, _ := faultPair(t, nil, nil)
+	s[0].Handle(3, func(*session.Gate, *session.Active) {})
+	received, over := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(over)
+		for {
+			select {
+			case <-received:
+				return
+			default:
+			}
+			if r, err := s[1].Gate(0).AM(3, nil, make([]byte, 8)); err != nil {
+				t.Error(err)
+				return
+			} else if _, err := r.Wait(deadline(t)); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	late := time.AfterFunc(30*time.Second, func() { close(received) })
+	if _, err := s[0].Gate(1).Recv(ctx, 1, make([]byte, 8)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	if !late.Stop() {
+		t.Error("the receive ended with the other messages")
+	} else {
+		close(received)
+	}
+	<-over
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session/internal/header"
+	"github.com/bywash/bywash/session/internal/match"
 	"github.com/bywash/bywash/session/internal/rdv"
 )
 
@@ -474,12 +475,18 @@ var (
 	errRefused   = fmt.Errorf("%w: the other end could not continue the transfer", ErrCanceled)
 )
 
-// repost posts a receive again whose message the sender has cancelled.
+// repost posts a receive again whose message the sender has cancelled. It keeps its place among the other receives.
 func (s *Session) repost(r *Request) {
 	r.status = Status{}
-	if a := s.table.Post(&r.recv); a != nil {
-		s.receiveUnexpected(r, a.User.(*unexpected))
+	var from *Gate
+	if r.recv.From != match.Any {
+		from = s.gates[r.recv.From]
 	}
+	if s.closed || from == nil && r.recv.From != match.Any { // closed or forgotten while the driver had the memory
+		s.complete(r, ErrClosed)
+		return
+	}
+	s.pair(r, from, s.table.PostAgain(&r.recv))
 }
 
 // ended continues closing, which may have waited for a transfer or an operation that has ended.

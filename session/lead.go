@@ -52,7 +52,7 @@ func (r *Request) block(ctx context.Context) error {
 	s := r.s
 	for !r.done {
 		if s.callers.leader == nil {
-			s.lead(r)
+			s.lead(ctx, r)
 		}
 		if r.done {
 			break
@@ -64,9 +64,9 @@ func (r *Request) block(ctx context.Context) error {
 	return nil
 }
 
-// lead polls until the request is done, another caller leads, or for spinTime or answerTime no request was completed and
-// no message arrived. It is called with the lock, and returns with it.
-func (s *Session) lead(r *Request) {
+// lead polls until the request is done, ctx ends, another caller leads, or for spinTime or answerTime no request was
+// completed and no message arrived. It is called with the lock, and returns with it.
+func (s *Session) lead(ctx context.Context, r *Request) {
 	c := &s.callers
 	most, limit := s.longestBatch(), spinTime
 	if r.out != nil {
@@ -76,7 +76,7 @@ func (s *Session) lead(r *Request) {
 	s.expect(r)
 	s.progress.pollers.Add(1)
 	var spent time.Duration
-	for timed := false; !r.done && spent < limit && c.leader == r; timed = true {
+	for timed := false; !r.done && spent < limit && c.leader == r && ctx.Err() == nil; timed = true {
 		if c.listens = r.listens(); c.listens {
 			s.progress.epoch++
 		}

@@ -63,7 +63,7 @@ func (g *Gate) Recv(ctx context.Context, tag uint64, buf []byte) (int, error) {
 	}
 	r.buf = buf
 	r.recv.From, r.recv.Tag, r.recv.Mask = g.index, tag, match.Exact
-	s.pair(r, g)
+	s.pair(r, g, s.table.Post(&r.recv))
 	if err := r.block(ctx); err != nil {
 		return 0, err
 	}
@@ -124,7 +124,7 @@ func (s *Session) post(in *In) (*Request, error) {
 	}
 	r.buf, r.layout, r.head, r.then = in.Buf, in.Layout, in.Header, in.Then
 	r.recv.Pattern = in.pattern()
-	s.pair(r, in.From)
+	s.pair(r, in.From, s.table.Post(&r.recv))
 	return r, nil
 }
 
@@ -142,9 +142,9 @@ func (s *Session) receive(from *Gate) (*Request, error) {
 	return s.request("receive"), nil
 }
 
-// pair gives a receive the oldest unexpected message that matches, or posts it.
-func (s *Session) pair(r *Request, from *Gate) {
-	if a := s.table.Post(&r.recv); a != nil {
+// pair gives a receive the oldest unexpected message that matches, if there is one; otherwise the receive was posted.
+func (s *Session) pair(r *Request, from *Gate, a *match.Arrival) {
+	if a != nil {
 		s.receiveUnexpected(r, a.User.(*unexpected))
 	} else if from != nil && from.state == gateUp {
 		if l := from.lead; l != nil && l.fetcher != nil {

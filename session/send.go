@@ -55,7 +55,7 @@ func (g *Gate) Isend(tag uint64, buf []byte) (*Request, error) {
 func (g *Gate) sendShort(tag uint64, buf []byte) bool {
 	s := g.s
 	s.mu.lock()
-	if g.state != gateUp || !g.clear || g.queued() > 0 || len(buf) > copyMax || len(buf) > g.eagerMax() {
+	if g.state != gateUp || !g.clear || g.queued() > 0 || g.queues.later.n > 0 || len(buf) > copyMax || len(buf) > g.eagerMax() {
 		s.leave()
 		return false
 	}

@@ -246,6 +246,7 @@ func (s *Session) leave() {
 	}
 	calls := s.calls
 	s.calls, s.called, s.active.called = s.called[:0], nil, false
+	s.active.running++ // Close waits for it
 	s.mu.unlock()
 	for _, f := range calls {
 		f()
@@ -253,6 +254,9 @@ func (s *Session) leave() {
 	clear(calls)
 	s.mu.lock()
 	s.called = calls
+	if s.active.running--; len(s.callers.awaiters) > 0 {
+		s.wakeAwaiters()
+	}
 	s.mu.unlock()
 }
 

@@ -1,6 +1,7 @@
 package match_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/bywash/bywash/session/internal/match"
@@ -10,6 +11,7 @@ import (
 // model is the same in the plainest way: two lists that are searched.
 type model struct {
 	posted  []*match.Receive
+	place   map[*match.Receive]int
 	arrived []*match.Arrival
 }
 
@@ -18,7 +20,14 @@ func (m *model) post(r *match.Receive) *match.Arrival {
 		m.take(a)
 		return a
 	}
+	if m.place == nil {
+		m.place = make(map[*match.Receive]int)
+	}
+	if m.place[r] == 0 {
+		m.place[r] = len(m.place) + 1
+	}
 	m.posted = append(m.posted, r)
+	slices.SortFunc(m.posted, func(a, b *match.Receive) int { return m.place[a] - m.place[b] })
 	return nil
 }
 
@@ -65,6 +74,7 @@ func (m *model) take(a *match.Arrival) bool {
 func TestPairsAsTwoListsWould(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		table, m := match.New(), new(model)
+		var matched []*match.Receive
 		from := rapid.Uint32Range(0, 3)
 		tag := rapid.Uint64Range(0, 31)
 		mask := rapid.SampledFrom([]uint64{match.Exact, match.Exact, match.Exact, 0, 1, 2, 3, 4, 5, 6, 7, 8, 16, 1 << 63})
@@ -78,7 +88,7 @@ func TestPairsAsTwoListsWould(t *testing.T) {
 			return match.Pattern{From: source.Draw(t, "source"), Tag: tag.Draw(t, "tag"), Mask: mask.Draw(t, "mask")}
 		}
 		for range rapid.IntRange(1, 400).Draw(t, "steps") {
-			switch rapid.IntRange(0, 9).Draw(t, "step") {
+			switch rapid.IntRange(0, 10).Draw(t, "step") {
 			case 0, 1, 2, 3:
 				r := &match.Receive{Pattern: pattern()}
 				want := m.post(r)
@@ -91,7 +101,9 @@ func TestPairsAsTwoListsWould(t *testing.T) {
 				if got := table.Arrive(f, g); got != want {
 					t.Fatalf("arrival %d %d went to %v, want %v", f, g, got, want)
 				}
-				if want == nil {
+				if want != nil {
+					matched = append(matched, want)
+				} else {
 					a := &match.Arrival{From: f, Tag: g}
 					m.arrived = append(m.arrived, a)
 					table.Keep(a)
@@ -114,6 +126,17 @@ func TestPairsAsTwoListsWould(t *testing.T) {
 				r := m.posted[rapid.IntRange(0, len(m.posted)-1).Draw(t, "which")]
 				if !m.cancel(r) || !table.Cancel(r) || table.Cancel(r) {
 					t.Fatal("cancelling what is posted works once")
+				}
+			case 10:
+				if len(matched) == 0 {
+					continue
+				}
+				i := rapid.IntRange(0, len(matched)-1).Draw(t, "which")
+				r := matched[i]
+				matched = slices.Delete(matched, i, i+1)
+				want := m.post(r)
+				if got := table.PostAgain(r); got != want {
+					t.Fatalf("post %+v again took %v, want %v", r.Pattern, got, want)
 				}
 			}
 			if table.Posted() != len(m.posted) || table.Waiting() != len(m.arrived) {

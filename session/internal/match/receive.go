@@ -38,13 +38,22 @@ func (r *Receive) Posted() bool { return r.alone || r.list != nil }
 type receives struct{ first, last *Receive }
 
 func (l *receives) push(r *Receive) {
-	r.list, r.prev, r.next = l, l.last, nil
-	if l.last != nil {
-		l.last.next = r
+	before := l.last
+	for before != nil && before.order > r.order { // only of a receive that is posted again
+		before = before.prev
+	}
+	r.list, r.prev, r.next = l, before, l.first
+	if before != nil {
+		r.next = before.next
+		before.next = r
 	} else {
 		l.first = r
 	}
-	l.last = r
+	if r.next != nil {
+		r.next.prev = r
+	} else {
+		l.last = r
+	}
 }
 
 func (l *receives) remove(r *Receive) {

@@ -36,14 +36,19 @@ func (t *Table) Waiting() int { return t.waiting }
 // Post gives the oldest arrival that matches r, and removes it from the table; or nil, and r waits until Arrive
 // returns it or Cancel takes it back. A receive that is posted already must not be posted.
 func (t *Table) Post(r *Receive) *Arrival {
+	t.order++
+	r.order = t.order
+	return t.PostAgain(r)
+}
+
+// PostAgain is Post for a receive that Arrive has returned: it keeps the place that it had among the posted ones.
+func (t *Table) PostAgain(r *Receive) *Arrival {
 	if t.waiting > 0 {
 		if a := t.Peek(&r.Pattern); a != nil {
 			t.Take(a)
 			return a
 		}
 	}
-	t.order++
-	r.order = t.order
 	t.posted++
 	if t.posted == 1 {
 		t.only, r.alone = r, true
