@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/internal/kit"
 	"github.com/bywash/bywash/internal/rights"
@@ -174,10 +176,14 @@ func (n *conn) monitor(sock *net.UnixConn) {
 	user := rights.User(sock)
 	for {
 		fds, err := receive(sock, &m, maxFDs)
+		gone := false
 		switch {
 		case err != nil && isProtocol(err):
 			n.misbehaved(err.Error())
+		case errors.Is(err, unix.EMFILE): // this process lacks descriptors: the peer may be in the middle of a copy
+			n.breakWith(err)
 		case err != nil:
+			gone = true
 			n.breakWith(fmt.Errorf("%w: the peer's process is gone", driver.ErrBroken))
 		case m.kind == msgGoodbye:
 			n.peerLeft()
@@ -195,7 +201,7 @@ func (n *conn) monitor(sock *net.UnixConn) {
 			n.misbehaved("unexpected message on the set-up socket")
 		}
 		discard(sock, fds)
-		if err != nil && !isProtocol(err) && !n.parted.Load() {
+		if gone && !n.parted.Load() {
 			n.hungUp.Store(true)
 		}
 		// The peer takes the end of the socket for a promise: the owner is in no call that touches memory of the
