@@ -29,6 +29,17 @@ func (s *Session) Led() bool {
 	return s.callers.leader != nil
 }
 
+// LongestPause returns for how long the background of any rail may sleep at a time while callers make progress.
+func (s *Session) LongestPause() time.Duration {
+	s.mu.lock()
+	defer s.mu.unlock()
+	var longest time.Duration
+	for _, n := range s.nics {
+		longest = max(longest, n.pause)
+	}
+	return longest
+}
+
 // CancelAndFree cancels a request and gives it back in one step, so that no other goroutine sees it done.
 func (r *Request) CancelAndFree() bool {
 	s := r.s

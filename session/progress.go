@@ -195,7 +195,7 @@ func (s *Session) outstanding() bool {
 func (s *Session) start() {
 	s.progress.move = newSleeper()
 	for _, n := range s.nics {
-		n.idle = newSleeper()
+		n.idle, n.pause = newSleeper(), backoff
 	}
 	for _, n := range s.nics {
 		s.tasks.Go(n.watch)
@@ -275,7 +275,6 @@ func (n *nic) watch() {
 	defer n.idle.close()
 	var seen uint32
 	var seenSent uint64
-	pause := backoff
 	for {
 		if s.ctx.Err() != nil {
 			return
@@ -295,6 +294,10 @@ func (n *nic) watch() {
 		if n.waiting = !away; n.waiting {
 			s.progress.waiting++
 		}
+		if away {
+			n.pause = min(max(n.pause+n.pause/4, firstBackoff), backoff)
+		}
+		pause := n.pause
 		s.leaveHandlers()
 		if away {
 			seen = now
@@ -302,7 +305,6 @@ func (n *nic) watch() {
 			if s.ctx.Err() != nil {
 				return
 			}
-			pause = min(pause+pause/4, backoff)
 			if n.prober == nil {
 				s.mu.lock()
 				n.pollAll()
@@ -319,8 +321,7 @@ func (n *nic) watch() {
 		i, err := n.prober.RecvWaitAny(s.ctx)
 		switch {
 		case err == nil:
-			pause = firstBackoff
-			s.serve(i)
+			n.serve(i)
 			runtime.Gosched() // the goroutine that was waiting for the message goes first: see oneP
 		case s.ctx.Err() != nil || err != driver.ErrCanceled && isGone(err):
 			return
@@ -332,9 +333,11 @@ func (n *nic) watch() {
 
 // serve takes the messages of an instance that a rail's wait has reported. If no caller polls, it also moves on the
 // chunks of long messages for as long as that goes quickly: the mover would have to be woken first.
-func (s *Session) serve(i driver.Instance) {
+func (n *nic) serve(i driver.Instance) {
+	s := n.s
 	p := &s.progress
 	s.mu.lock()
+	n.pause = 0
 	epoch := p.epoch
 	alone := s.callers.leader == nil && p.pollers.Load() == 0
 	if alone {

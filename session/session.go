@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/internal/handshake"
@@ -104,7 +105,8 @@ type nic struct {
 	reg      driver.Registrar
 	idle     *sleeper // of watch
 
-	waiting bool // counted in progress.waiting
+	waiting bool          // counted in progress.waiting
+	pause   time.Duration // of watch, while callers poll
 }
 
 // Join makes this process part of a session: it opens the drivers that the job can need, publishes the business card
