@@ -128,7 +128,7 @@ func (h *hub) askFor(e *Endpoint, l *link) error {
 		l.finish(&message{kind: msgGone})
 		return nil
 	}
-	_ = l.send(&message{kind: msgRequest, flags: flagIf(e.cts, flagCTS), offer: e.offer}) // an error shows at the reader
+	_ = l.send(&message{kind: msgRequest, offer: e.offer}) // an error shows at the reader
 	reply, err := h.next(l, msgReply, e.waits.Done())
 	h.mu.Lock()
 	defer h.unlock()

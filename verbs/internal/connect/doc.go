@@ -61,18 +61,12 @@
 // Config.Timeout causes [driver.ErrBroken]; a peer whose process has died causes it at once. From request and reply to
 // Ready a pair may take three time-outs.
 //
-// # CTS
-//
-// A manager, or an endpoint whose receives are posted late, uses CTS: the endpoint becomes Ready when the peer has sent
-// that its receives are posted. Without CTS an endpoint is Ready as soon as the peer's Prepare has returned, which must
-// have posted its receives.
-//
 // # Losing the peer
 //
 // The link stays while its endpoint is connected. When it is cut, each side dials the other to watch it, and the
-// connection goes on as long as the peer's process can be reached; the device then reports the end of its queue pairs. If it cannot, the endpoint is [Lost]: at once if the
-// peer's process was killed, with [driver.ErrClosed] after Finalize of the peer's endpoint or its Close. A link that is
-// cut before its endpoint is Ready fails the endpoint.
+// connection goes on as long as the peer's process can be reached; the device then reports the end of its queue pairs. If
+// it cannot, the endpoint is [Lost]: at once if the peer's process was killed, with [driver.ErrClosed] after Finalize of
+// the peer's endpoint or its Close. A link that is cut before its endpoint is Ready fails the endpoint.
 //
 // # Security
 //

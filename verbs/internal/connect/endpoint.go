@@ -45,16 +45,15 @@ type State uint32
 
 const (
 	Connecting State = iota
-	Connected        // queue pairs are in RTS; clear-to-send is missing
 	Ready            // the peer can receive
 	Failed           // it could not be connected; see Err
-	Lost             // was Connected or Ready, and the peer has gone; see Err
+	Lost             // was Ready, and the peer has gone; see Err
 	Finalized
 )
 
 // String names the state.
 func (s State) String() string {
-	return [...]string{"connecting", "connected", "ready", "failed", "lost", "finalized"}[s]
+	return [...]string{"connecting", "ready", "failed", "lost", "finalized"}[s]
 }
 
 // EndpointConfig describes one end of a connection.
@@ -64,19 +63,15 @@ type EndpointConfig struct {
 	PeerName        string // for errors, usually its url
 
 	// QPs are 1 to maxQPs queue pairs of the port; the peer must have as many. The caller owns them, but must not
-	// change their state until the endpoint is Connected, Ready or Done.
+	// change their state until the endpoint is Ready or Done.
 	QPs []QP
 
 	// UserData, at most maxUserData bytes, is given to the peer.
 	UserData []byte
 
 	// Prepare, if not nil, posts receives. A goroutine of this package calls it once, when the queue pairs are in INIT,
-	// with the peer's UserData. Its error fails the endpoint. It may block.
+	// with the peer's UserData. Its error fails the endpoint. It may block. The peer can send as soon as it has returned.
 	Prepare func(peer []byte) error
-
-	// With deferred the caller posts receives only when the endpoint is Connected, and then calls ClearToSend. It
-	// makes both sides use CTS.
-	deferred bool
 
 	// Wake, if not nil, is called after each change of state, by a goroutine of
 	// this package. It must not block, nor call the endpoint's methods other

@@ -135,7 +135,7 @@ func FuzzPeer(f *testing.F) {
 		conn, e := insiderOf(t, h, 1<<40, asks)
 		for len(script) >= 2 {
 			m := message{kind: messageKind(script[0])%msgBye + 1, code: rejectCode(script[1]), offer: anOffer()}
-			m.flags, m.offer.n = script[1]&flagsOf[m.kind], 1
+			m.offer.n = 1
 			script = script[2:]
 			if conn.Send(m.append(nil)) != nil {
 				break

@@ -45,7 +45,6 @@ type hub struct {
 	self
 	name     string
 	priority int
-	cts      bool
 	port     *Port                // as it was when the hub was made
 	latest   atomic.Pointer[Port] // with its present addresses
 	blob     []byte               // the address for the peers' managers of this name, at most maxBlob bytes
@@ -86,7 +85,7 @@ const (
 )
 
 func newHub(name string, own self, port *Port, s *settings) *hub {
-	h := &hub{self: own, name: name, priority: s.priority, cts: s.cts, port: port, origin: time.Now(),
+	h := &hub{self: own, name: name, priority: s.priority, port: port, origin: time.Now(),
 		slots: make(chan struct{}, maxWorkers)}
 	h.peers, h.ends = make(map[uint64]*peer), make(map[*Endpoint]struct{})
 	h.latest.Store(port)
@@ -140,12 +139,9 @@ func (h *hub) newEndpoint(cfg *EndpointConfig, target []byte) (*Endpoint, error)
 	if err != nil {
 		return nil, err
 	}
-	e := &Endpoint{hub: h, cfg: *cfg, target: target, cts: h.cts || cfg.deferred, offer: h.offer(cfg, addrs)}
+	e := &Endpoint{hub: h, cfg: *cfg, target: target, offer: h.offer(cfg, addrs)}
 	e.cfg.QPs = slices.Clone(cfg.QPs)
-	e.over, e.done, e.clear = make(chan struct{}), make(chan struct{}), make(chan struct{})
-	if !cfg.deferred {
-		e.ClearToSend()
-	}
+	e.over, e.done = make(chan struct{}), make(chan struct{})
 	h.mu.Lock()
 	defer h.unlock()
 	if h.closed {

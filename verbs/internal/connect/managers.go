@@ -19,15 +19,14 @@ import (
 
 // manager is a way to carry bytes between hosts before queue pairs are connected.
 type manager struct {
-	name     string // lower-case letters and digits
-	priority int    // without an option
-	cts      bool
+	name     string                                 // lower-case letters and digits
+	priority int                                    // without an option
 	open     func(*hub, *settings) (carrier, error) // ErrUnsupported: it cannot serve the hub's port
 }
 
 var all = []manager{
-	{"oob", 50, false, openOOB},
-	{"rdmacm", 30, true, openRDMACM},
+	{"oob", 50, openOOB},
+	{"rdmacm", 30, openRDMACM},
 }
 
 // Names lists the managers of this package.
@@ -53,14 +52,13 @@ type Config struct {
 	// manager has, or that is in both lists, is ErrInvalid.
 	Include, Exclude []string
 
-	// Options are the managers' options. Each manager has four; any other is ErrInvalid. Those of a manager that is not
+	// Options are the managers' options. Each manager has three; any other is ErrInvalid. Those of a manager that is not
 	// used are ignored.
 	//
 	//	NAME-address   IP addresses to listen at, with commas, instead of those of the port's interface
 	//	               (rdmacm: the first one that is on the port)
 	//	NAME-port      port to listen at; 0, the default, is any free one
 	//	NAME-priority  0 to 100; oob 50, rdmacm 30
-	//	NAME-cts       on | off: wait for clear-to-send; oob off, rdmacm on
 	Options map[string]string
 
 	// Timeout is how long a peer may be silent; 0 means DefaultTimeout.
@@ -93,14 +91,13 @@ type settings struct {
 	addrs    []netip.Addr
 	port     uint16
 	priority int
-	cts      bool
 }
 
-var settingNames = []string{"address", "port", "priority", "cts"}
+var settingNames = []string{"address", "port", "priority"}
 
 // settings reads the options of one manager.
 func (c *Config) settings(m *manager) (*settings, error) {
-	s := &settings{priority: m.priority, cts: m.cts}
+	s := &settings{priority: m.priority}
 	for _, option := range settingNames {
 		name := m.name + "-" + option
 		if v, ok := c.Options[name]; ok {
@@ -130,10 +127,6 @@ func (s *settings) set(option, v string) error {
 		n, err := strconv.ParseUint(v, 10, 8)
 		if s.priority = int(n); err != nil || n > maxPriority {
 			return fmt.Errorf("want 0 to %d", maxPriority)
-		}
-	case "cts":
-		if s.cts = v == "on"; v != "on" && v != "off" {
-			return errors.New("want on or off")
 		}
 	}
 	return nil

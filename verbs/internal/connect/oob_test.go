@@ -139,7 +139,7 @@ func TestOOBDialsNoServices(t *testing.T) {
 	}
 }
 
-// Options of oob: addresses and port to listen at, priority, CTS.
+// Options of oob: addresses and port to listen at, priority.
 func TestOOBOptions(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.3:0")
 	if err != nil {
@@ -148,16 +148,16 @@ func TestOOBOptions(t *testing.T) {
 	free := fmt.Sprint(l.Addr().(*net.TCPAddr).Port)
 	l.Close()
 	h := aHost(t, func(c *Config, _ *Port) {
-		c.Options = map[string]string{"oob-address": "127.0.0.3,::1", "oob-port": free, "oob-priority": "77", "oob-cts": "on"}
+		c.Options = map[string]string{"oob-address": "127.0.0.3,::1", "oob-port": free, "oob-priority": "77"}
 	})
 	list, err := parseOOBBlob(h.hub().blob)
 	if err != nil || len(list) != 2 || list[0].String() != "127.0.0.3:"+free || list[1].String() != "[::1]:"+free {
 		t.Errorf("listens at %v (%v)", list, err)
 	}
-	if hub := h.hub(); hub.priority != 77 || !hub.cts {
-		t.Errorf("priority %d, CTS %v", hub.priority, hub.cts)
+	if hub := h.hub(); hub.priority != 77 {
+		t.Errorf("priority %d", hub.priority)
 	}
-	for name, value := range map[string]string{"oob-address": "nowhere", "oob-port": "65536", "oob-priority": "101", "oob-cts": "yes", "oob-nothing": "1", "else": "1"} {
+	for name, value := range map[string]string{"oob-address": "nowhere", "oob-port": "65536", "oob-priority": "101", "oob-nothing": "1", "else": "1"} {
 		cfg := testConfig(1)
 		cfg.Options = map[string]string{name: value}
 		if _, err := Open(cfg, aPort("a")); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), name) {

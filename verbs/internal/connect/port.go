@@ -91,9 +91,10 @@ type Quality struct {
 	// AckTimeout is the time until the device repeats, 4.096 µs · 2^n with n of 1 to 31; 0 means 14 (67 ms).
 	AckTimeout uint8
 
-	// Set by Open and Renew. RetryCount and RNRRetry bound how often the device repeats: 6 times, because with 7 some
-	// devices repeat for ever. MinRNRTimer is the code of the time that a peer must wait if no receive is posted: 12 (0.64
-	// ms).
+	// Set by Open and Renew. RetryCount bounds how often the device repeats what nobody acknowledges: 6 times, because
+	// with 7 some devices repeat for ever. MinRNRTimer is the code of the time that a peer waits before it repeats what
+	// found no receive: 12 (0.64 ms). RNRRetry is 7, for ever: a peer that says so is there, and the one that has used up
+	// shared receives is another.
 	RetryCount, RNRRetry, MinRNRTimer uint8
 }
 
@@ -126,7 +127,7 @@ func (p *Port) complete() (*Port, error) {
 		return nil, err
 	}
 	q := &port.Quality
-	q.AckTimeout, q.RetryCount, q.RNRRetry, q.MinRNRTimer = cmp.Or(q.AckTimeout, 14), 6, 6, 12
+	q.AckTimeout, q.RetryCount, q.RNRRetry, q.MinRNRTimer = cmp.Or(q.AckTimeout, 14), 6, 7, 12
 	return &port, nil
 }
 

@@ -244,19 +244,6 @@ func TestChurn(t *testing.T) {
 	mustStillConnect(t, hosts[1])
 }
 
-// With CTS, an endpoint towards the own context is ready when its receives are posted.
-func TestClearToSendToSelf(t *testing.T) {
-	onHost(t)
-	h := aHost(t, nil)
-	e := h.endpoint(h, func(c *EndpointConfig) { c.deferred = true })
-	e.await(t, Connected)
-	if e.State() != Connected {
-		t.Fatalf("endpoint is %v before its receives are posted", e.State())
-	}
-	e.ClearToSend()
-	e.mustConnect(t)
-}
-
 // Each side uses the GID whose subnet the other one shares, or else that of its port.
 func TestGIDOfASharedSubnet(t *testing.T) {
 	onHost(t)

@@ -311,32 +311,6 @@ func stepThatFails(t *testing.T) {
 	}
 }
 
-// Receives that are posted late: no side is ready before.
-func TestClearToSend(t *testing.T) { eachManager(t, clearToSend) }
-
-func clearToSend(t *testing.T) {
-	for _, module := range []bool{false, true} {
-		with := func(c *Config, _ *Port) {
-			c.Options = map[string]string{managerName() + "-cts": map[bool]string{true: "on", false: "off"}[module]}
-		}
-		a, b := aHost(t, with), aHost(t, with)
-		if got := a.hub().cts; got != module {
-			t.Errorf("the manager uses CTS: %v, want %v", got, module)
-		}
-		x := a.endpoint(b, func(c *EndpointConfig) { c.deferred = true })
-		y := b.endpoint(a, nil)
-		x.await(t, Connected)
-		y.await(t, Connected)
-		time.Sleep(20 * time.Millisecond)
-		if y.State() != Connected {
-			t.Fatalf("the peer is %v before receives are posted", y.State())
-		}
-		x.ClearToSend()
-		x.mustConnect(t)
-		y.mustConnect(t)
-	}
-}
-
 // State is free of allocations.
 func TestStateAllocatesNothing(t *testing.T) {
 	h := aHost(t, nil)

@@ -11,10 +11,10 @@ import (
 )
 
 // protocolVersion is the version of links, claims and messages.
-const protocolVersion = 3
+const protocolVersion = 4
 
 // messageKind is the kind of a message about the endpoint that a link serves. Messages travel over authenticated links;
-// all integers are little-endian. Each message begins with kind and flags (8 bits each). The rest depends on the kind.
+// all integers are little-endian. Each message begins with its kind and a byte 0. The rest depends on the kind.
 type messageKind uint8
 
 const (
@@ -25,25 +25,9 @@ const (
 	msgGone                           // the endpoint is finalized
 	msgAlive                          // nothing has happened
 	msgBye                            // the sender's context closes
+
+	msgKinds = int(msgBye)
 )
-
-// Flags, by kind.
-const (
-	flagCTS   = 1 << 0 // request, reply: the sender uses CTS
-	flagClear = 1 << 0 // confirm: the sender's receives are posted
-)
-
-// flagsOf lists the flags that each kind may have.
-var flagsOf = [...]uint8{
-	msgRequest: flagCTS, msgReply: flagCTS, msgConfirm: flagClear, msgReject: 0, msgGone: 0, msgAlive: 0, msgBye: 0,
-}
-
-func flagIf(on bool, flag uint8) uint8 {
-	if on {
-		return flag
-	}
-	return 0
-}
 
 // Codes of reject.
 type rejectCode uint32
@@ -108,7 +92,6 @@ type qpOffer struct{ num, psn uint32 }
 // message is a message of any kind; its kind determines which fields it has.
 type message struct {
 	kind   messageKind
-	flags  uint8
 	code   rejectCode
 	detail uint32
 	offer  offer
@@ -123,7 +106,7 @@ var (
 // append encodes m.
 func (m *message) append(b []byte) []byte {
 	le := binary.LittleEndian
-	b = append(b, byte(m.kind), m.flags)
+	b = append(b, byte(m.kind), 0)
 	switch m.kind {
 	case msgRequest, msgReply:
 		b = m.offer.append(b)
@@ -141,9 +124,9 @@ func (m *message) parse(b []byte) error {
 	if len(b) < headBytes {
 		return fmt.Errorf("%w: %d bytes", errMalformed, len(b))
 	}
-	*m = message{kind: messageKind(b[0]), flags: b[1]}
-	if m.kind == 0 || int(m.kind) >= len(flagsOf) || m.flags&^flagsOf[m.kind] != 0 {
-		return fmt.Errorf("%w: kind %d with flags %#x", errMalformed, m.kind, m.flags)
+	*m = message{kind: messageKind(b[0])}
+	if m.kind == 0 || int(m.kind) > msgKinds || b[1] != 0 {
+		return fmt.Errorf("%w: kind %d, then %#x", errMalformed, m.kind, b[1])
 	}
 	b = b[headBytes:]
 	need, ok := 0, true

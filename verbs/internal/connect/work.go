@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -21,17 +20,14 @@ type Endpoint struct {
 	peer   *peer // nil where the queue pairs are connected to themselves
 	cfg    EndpointConfig
 	target []byte // the peer's blob
-	cts    bool
 	offer  offer
 	number uint64 // of its hub
 
 	state atomic.Uint32
 	err   atomic.Pointer[Error]
 
-	over     chan struct{} // closed when it has failed, is lost or finalized
-	done     chan struct{}
-	clear    chan struct{} // closed when receives are posted
-	clearing sync.Once
+	over chan struct{} // closed when it has failed, is lost or finalized
+	done chan struct{}
 
 	// Guarded by hub.mu.
 	waits       context.Context // ends when it waits no longer to be paired, or for its peer to be reached again
@@ -43,7 +39,6 @@ type Endpoint struct {
 type pairing struct {
 	link    *link
 	theirs  offer
-	useCTS  bool
 	running bool        // a goroutine uses the queue pairs
 	limit   *time.Timer // ends the attempt
 	phase   string      // for errors
@@ -66,9 +61,6 @@ func (e *Endpoint) Err() error {
 // Done returns a channel that is closed when, after Finalize, the package does not use the queue pairs and Prepare any
 // more.
 func (e *Endpoint) Done() <-chan struct{} { return e.done }
-
-// ClearToSend reports that receives are posted, for an endpoint with deferred.
-func (e *Endpoint) ClearToSend() { e.clearing.Do(func() { close(e.clear) }) }
 
 // Finalize gives up the connection in any state: the peer sees Failed or Lost with ErrClosed, unless its end can wait for
 // the next request. The queue pairs keep their states and belong to the caller once Done is closed: a step that is under
@@ -99,7 +91,7 @@ func (e *Endpoint) finalize(last *message) {
 func (e *Endpoint) fail(err error) {
 	s := Failed
 	switch e.State() {
-	case Connected, Ready:
+	case Ready:
 		s = Lost
 	case Failed, Lost, Finalized:
 		return
@@ -124,7 +116,7 @@ func (e *Endpoint) end(last *message) {
 
 // meet pairs an endpoint with the peer's end that m describes. The caller holds hub.mu, and then calls run.
 func (e *Endpoint) meet(l *link, m *message) {
-	e.pairing = pairing{link: l, theirs: m.offer, useCTS: e.cts || m.flags&flagCTS != 0, running: true, phase: "pairing"}
+	e.pairing = pairing{link: l, theirs: m.offer, running: true, phase: "pairing"}
 	timeout := stretch * e.hub.timeout
 	var limit *time.Timer
 	limit = time.AfterFunc(timeout, func() {
@@ -171,17 +163,16 @@ func (e *Endpoint) asker(l *link) error {
 	if err := e.move("modifying queue pairs", stepInit, stepRTR); err != nil {
 		return err
 	}
-	told := e.confirm(l)
+	confirm(l)
 	e.enter("confirming")
-	m, err := e.hub.next(l, msgConfirm, e.over)
-	if err != nil {
+	if _, err := e.hub.next(l, msgConfirm, e.over); err != nil {
 		return err
 	}
-	clear := e.confirmed(l, &m)
+	l.expectNothing()
 	if err := e.move("modifying to RTS", stepRTS, stepRTS); err != nil {
 		return err
 	}
-	return e.serve(l, told, clear)
+	return e.serve(l)
 }
 
 // answerer connects an endpoint that has met a request. It moves no queue pair before the asker's confirm, because the
@@ -192,8 +183,8 @@ func (e *Endpoint) answerer(l *link) error {
 	}
 	e.enter("replying")
 	e.offer.gid = e.hub.latest.Load().sharing(netip.AddrFrom16(e.theirs.gid).Unmap())
-	_ = l.send(&message{kind: msgReply, flags: flagIf(e.cts, flagCTS), offer: e.offer})
-	m, err := e.hub.next(l, msgConfirm, e.over)
+	_ = l.send(&message{kind: msgReply, offer: e.offer})
+	_, err := e.hub.next(l, msgConfirm, e.over)
 	if errors.Is(err, errGone) {
 		l.finish(nil)
 		return errTakenBack
@@ -201,11 +192,12 @@ func (e *Endpoint) answerer(l *link) error {
 	if err != nil {
 		return err
 	}
-	clear := e.confirmed(l, &m)
+	l.expectNothing()
 	if err := e.move("modifying queue pairs", stepInit, stepRTS); err != nil {
 		return err
 	}
-	return e.serve(l, e.confirm(l), clear)
+	confirm(l)
+	return e.serve(l)
 }
 
 // alone connects the queue pairs of an endpoint to themselves.
@@ -213,79 +205,39 @@ func (e *Endpoint) alone(*link) error {
 	if err := e.move("modifying queue pairs", stepInit, stepRTS); err != nil {
 		return err
 	}
-	return e.serve(nil, false, false)
+	return e.serve(nil)
 }
 
-// confirm sends the peer a confirm, and reports whether it says that receives are posted. An error shows at the reader.
-func (e *Endpoint) confirm(l *link) (told bool) {
-	select {
-	case <-e.clear:
-		told = true
-	default:
-	}
-	_ = l.send(&message{kind: msgConfirm, flags: flagIf(told, flagClear)})
-	return told
-}
+// confirm tells the peer that it may send. An error shows at the reader.
+func confirm(l *link) { _ = l.send(&message{kind: msgConfirm}) }
 
-// confirmed reports whether the peer's confirm says that its receives are posted. If no further message is needed, the
-// peer may be silent from now on.
-func (e *Endpoint) confirmed(l *link, m *message) (clear bool) {
-	if clear = m.flags&flagClear != 0; clear || !e.useCTS {
-		l.expectNothing()
-	}
-	return clear
-}
-
-// serve handles what happens to an endpoint whose queue pairs are in RTS, until it is over or has lost its link. told:
-// the peer knows that receives are posted here; clear: this side knows that of the peer.
-func (e *Endpoint) serve(l *link, told, clear bool) error {
+// serve handles what happens to an endpoint whose queue pairs are in RTS, and whose peer can receive, until it is over or
+// has lost its link.
+func (e *Endpoint) serve(l *link) error {
+	e.ready()
 	var received <-chan message
 	if l != nil {
 		received = l.received
+		l.settle()
 	}
-	for {
-		ready := clear || !e.useCTS
-		e.established(ready)
-		if l != nil && ready && told {
-			l.settle()
-		}
-		posted := e.clear
-		if told {
-			posted = nil
-		}
-		select {
-		case <-e.over:
+	select {
+	case <-e.over:
+		return nil
+	case m, ok := <-received:
+		if !ok {
+			e.cut()
 			return nil
-		case <-posted:
-			if told = true; l == nil {
-				clear = true
-			} else {
-				e.confirm(l)
-			}
-		case m, ok := <-received:
-			if !ok && ready && told {
-				e.cut()
-				return nil
-			}
-			if err := e.hub.meaning(l, &m, ok, msgConfirm); err != nil {
-				return err
-			}
-			clear = e.confirmed(l, &m) || clear
 		}
+		return e.hub.meaning(l, &m, ok, 0)
 	}
 }
 
-// established changes the state of an endpoint whose queue pairs are in RTS.
-func (e *Endpoint) established(ready bool) {
-	s, phase := Connected, "waiting for clear-to-send"
-	if ready {
-		s, phase = Ready, "ready"
-	}
+func (e *Endpoint) ready() {
 	e.hub.mu.Lock()
 	defer e.hub.unlock()
 	e.limit.Stop()
-	if e.phase = phase; e.State() < s {
-		e.hub.report(e, s, nil)
+	if e.phase = "ready"; e.State() < Ready {
+		e.hub.report(e, Ready, nil)
 	}
 }
 
