@@ -127,6 +127,7 @@ func (c *opened) deliver(wc *ibv.WC) {
 			c.shared.adopt(e.id)
 		}
 		n.Misbehaved("more messages than it may send")
+		n.cutOff()
 		return
 	}
 	n.notice(&e)

@@ -34,6 +34,7 @@ type conn struct {
 	// Written by the goroutine that drains the completion queue.
 	inbox    inbox
 	firstBad atomic.Uint64 // status and vendor code of the first failure
+	isCut    bool          // see cutOff
 
 	sq sendQueue  // for messages and one-sided operations
 	rx *sendQueue // large: of the queue pair for the peer's data; nil on the small track

@@ -46,10 +46,11 @@ type opened struct {
 	waits kit.Watch
 
 	// Guarded by Mu.
-	regions map[*region]struct{}
-	staging kit.Staging
-	tasks   sync.WaitGroup
-	stop    func()
+	regions     map[*region]struct{}
+	registering int // regions that are not in regions yet
+	staging     kit.Staging
+	tasks       sync.WaitGroup
+	stop        func()
 }
 
 // smallContext adds the methods of the small track to a context.
@@ -240,10 +241,10 @@ func (c *opened) Count(to *driver.Counters) {
 // Release implements kit.ContextHooks. It frees everything in the order that the device requires.
 func (c *opened) Release() error {
 	c.stop()
-	// Connections go first, because they need the pump.
+	// Connections go first, because they need the pump. Regions that are being registered must be known.
 	for {
 		c.Mu.Lock()
-		left := c.Conns.Len()
+		left := c.Conns.Len() + c.registering
 		c.Mu.Unlock()
 		if left == 0 {
 			break

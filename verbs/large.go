@@ -276,6 +276,8 @@ func (l *large) fail() {
 	}
 	l.failOps(err)
 	l.queue = l.queue[:0]
+	l.sq.forget()
+	l.rx.forget()
 }
 
 // InFlight implements kit.ClosingHooks.

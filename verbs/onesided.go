@@ -306,17 +306,18 @@ func (n *conn) failOps(err error) {
 }
 
 func (n *conn) OpPoll(op *driver.Op) (bool, error) {
-	if op.Driver.Phase == driver.Posted {
-		if !n.Enter() {
-			if n.State() == kit.StateClosed && !n.gone.Load() {
-				return false, nil // the device may still access the memory
-			}
-			kind := op.Driver.Ticket
-			op.Driver = driver.OpState{}
-			return true, n.Failure(kit.OpKind(kind).String())
+	if n.Enter() { // the keep-alive goroutine may end op until then
+		defer n.Leave()
+		if op.Driver.Phase == driver.Posted {
+			n.api.Settle()
 		}
-		n.api.Settle()
-		n.Leave()
+	} else if op.Driver.Phase == driver.Posted {
+		if n.State() == kit.StateClosed && !n.gone.Load() {
+			return false, nil // the device may still access the memory
+		}
+		kind := op.Driver.Ticket
+		op.Driver = driver.OpState{}
+		return true, n.Failure(kit.OpKind(kind).String())
 	}
 	switch op.Driver.Phase {
 	case driver.Done:

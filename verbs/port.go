@@ -115,6 +115,9 @@ func (p *port) readTables(o options) (err error) {
 	if p.pkey, err = p.dev.PKey(p.num, o.pkeyIndex); err != nil {
 		return err
 	}
+	if err := p.checkKey(o); err != nil {
+		return err
+	}
 	if p.gids, err = p.dev.GIDs(p.num); err != nil {
 		return err
 	}
@@ -126,6 +129,14 @@ func (p *port) readTables(o options) (err error) {
 		}
 	}
 	return p.takeGID(gids, o)
+}
+
+// checkKey returns an error if the place of the partition key is empty: 15 bits of it are the partition's.
+func (p *port) checkKey(o options) error {
+	if p.attr.LinkLayer == ibv.LinkInfiniBand && p.pkey&0x7fff == 0 {
+		return fmt.Errorf("%w: port %d has no partition key at index %d (option pkey-index)", driver.ErrInvalid, p.num, o.pkeyIndex)
+	}
+	return nil
 }
 
 func (p *port) takeGID(gids []ibv.GIDEntry, o options) error {

@@ -193,3 +193,20 @@ func TestAckTimeoutKeepsTheDeadTime(t *testing.T) {
 		}
 	}
 }
+
+// An empty place of an InfiniBand port's table has no partition, of which 0x8000 would be a full member.
+func TestEmptyPartitionKey(t *testing.T) {
+	for _, c := range []struct {
+		layer ibv.LinkLayer
+		key   uint16
+		valid bool
+	}{
+		{ibv.LinkInfiniBand, 0, false}, {ibv.LinkInfiniBand, 0x8000, false}, {ibv.LinkInfiniBand, 1, true},
+		{ibv.LinkInfiniBand, 0xffff, true}, {ibv.LinkEthernet, 0, true},
+	} {
+		p := port{attr: ibv.PortAttr{LinkLayer: c.layer}, pkey: c.key}
+		if err := p.checkKey(options{}); (err == nil) != c.valid || err != nil && !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("key %#x on %v: %v", c.key, c.layer, err)
+		}
+	}
+}

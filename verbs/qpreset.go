@@ -68,6 +68,20 @@ func (n *conn) stopQueues() {
 	n.ctx.drainAll()
 }
 
+// cutOff has the device take nothing more from a peer that has sent more than it may, so that shared receives are left to
+// others. The caller drains the completion queue.
+func (n *conn) cutOff() {
+	if n.isCut {
+		return
+	}
+	n.isCut = true
+	n.ctx.tasks.Go(func() {
+		for _, qp := range n.qps {
+			_ = qp.ToErr() // fails once its owner has reset or closed it
+		}
+	})
+}
+
 // closeQueues closes the queue pairs. It first frees all that is bound to them, because Soft-RoCE waits for that.
 func (n *conn) closeQueues() {
 	n.api.unbind()

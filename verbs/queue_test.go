@@ -5,6 +5,8 @@ package verbs
 import (
 	"sync"
 	"testing"
+
+	"github.com/bywash/bywash/verbs/ibv"
 )
 
 func TestInboxKeepsEveryEventInOrder(t *testing.T) {
@@ -31,5 +33,20 @@ func TestInboxKeepsEveryEventInOrder(t *testing.T) {
 	wg.Wait()
 	if !b.empty() || b.pop(&e) {
 		t.Error("the inbox is not empty at the end")
+	}
+}
+
+// A completion that a device reports after the connection has ended, and all requests with it, completes none of them.
+func TestForgottenRequestsDoNotComplete(t *testing.T) {
+	q := sendQueue{ring: make([]request, 8), next: 13, done: 10}
+	if r, _ := q.complete(12, ibv.WCSuccess); r == nil {
+		t.Fatal("a request that is under way does not complete")
+	}
+	q.forget()
+	if r, _ := q.complete(12, ibv.WCSuccess); r != nil {
+		t.Error("a forgotten request completes")
+	}
+	if !q.idle() || q.room() != 8 {
+		t.Errorf("%d places are free after all was forgotten", q.room())
 	}
 }

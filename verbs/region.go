@@ -64,14 +64,20 @@ func (c *opened) register(b []byte, access driver.Access) (*region, error) {
 	return r, nil
 }
 
-// addRegion registers the memory of r, unless the context is closed.
+// addRegion registers the memory of r, unless the context is closed. Others do not wait meanwhile: to pin much
+// memory takes long.
 func (c *opened) addRegion(r *region, flags ibv.Access) (err error) {
 	c.Mu.Lock()
-	defer c.Mu.Unlock()
 	if c.IsClosed() {
+		c.Mu.Unlock()
 		return driver.ErrClosed
 	}
-	if r.mr, err = c.pd.RegMR(r.mem, flags); err == nil {
+	c.registering++
+	c.Mu.Unlock()
+	r.mr, err = c.pd.RegMR(r.mem, flags)
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	if c.registering--; err == nil {
 		c.regions[r] = struct{}{}
 	}
 	return err

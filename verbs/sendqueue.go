@@ -146,5 +146,8 @@ func (q *sendQueue) complete(id uint32, status ibv.WCStatus) (*request, ibv.WCSt
 	return r, status
 }
 
+// forget counts all requests as complete: completions that the device reports later have no effect.
+func (q *sendQueue) forget() { q.done = q.next }
+
 // holds reports whether id is a number that the device may report.
 func (q *sendQueue) holds(id uint32) bool { return id-q.done < q.next-q.done }

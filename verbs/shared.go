@@ -107,7 +107,11 @@ func (s *shared) join() error {
 		return fmt.Errorf("%w: %d peers fill the shared receive queue of %d receives: use a larger option srq", driver.ErrBusy, s.peers, s.depth)
 	}
 	s.peers++
-	return s.srq.SetLimit(s.peers)
+	if err := s.srq.SetLimit(s.peers); err != nil {
+		s.leave(0)
+		return err
+	}
+	return nil
 }
 
 // leave gives the reserved receives of a connection back, and lent more. The connection holds no receive any more.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/internal/kit"
+	"github.com/bywash/bywash/verbs/ibv"
 )
 
 // TestCreditsNeverExceedReceives runs the rules of shared mode on plain counts:
@@ -258,20 +259,13 @@ func TestFloodOfSharedReceives(t *testing.T) {
 	_, b, x, y := several(t, 2, map[string]string{"srq": "256"})
 	attacker := x[0].api.(*small)
 	within(t, "the end of the connection", func() bool {
-		if attacker.Enter() {
-			attacker.ctx.Drain()
-			attacker.take()
-			for attacker.sq.room() > 0 && attacker.State() == kit.StateUp {
-				wr, _ := attacker.sq.add(requestControl, true)
-				wr.SendImm(immediate(codeCredit, 0))
-				if err := attacker.sq.post(); err != nil {
-					break
-				}
-			}
-			attacker.Leave()
-		}
+		attacker.flood()
 		b.Drain()
 		return y[0].State() == kit.StateBroken
+	})
+	within(t, "the device refuses the attacker's messages", func() bool {
+		attacker.ctx.Drain()
+		return attacker.firstBad.Load() != 0
 	})
 	in := driver.Packet{IOV: [][]byte{make([]byte, 8)}}
 	if done, err := y[0].api.RecvPoll(&in); !done || err == nil {
@@ -296,4 +290,49 @@ func TestFloodOfSharedReceives(t *testing.T) {
 		defer b.Mu.Unlock()
 		return b.Conns.Len() == 0 && int(b.shared.spare.Load()) == b.shared.total
 	})
+}
+
+// flood sends as many credits as the send queue has room for, and returns their number.
+func (s *small) flood() (n int) {
+	if !s.Enter() {
+		return 0
+	}
+	defer s.Leave()
+	s.ctx.Drain()
+	s.take()
+	for s.sq.room() > 0 && s.State() == kit.StateUp {
+		wr, _ := s.sq.add(requestControl, true)
+		wr.SendImm(immediate(codeCredit, 0))
+		if s.sq.post() != nil {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+// TestPeersWaitForSharedReceives: a peer uses up the shared receives of a context that does not poll. Another peer's
+// message waits until there are receives again.
+func TestPeersWaitForSharedReceives(t *testing.T) {
+	_, b, x, y := several(t, 2, map[string]string{"srq": "256"})
+	attacker := x[0].api.(*small)
+	b.done.mustLock()
+	within(t, "no receive is left", func() bool {
+		n, start := attacker.flood(), time.Now()
+		for time.Since(start) < 20*time.Millisecond && attacker.sq.room() == 0 {
+			attacker.ctx.Drain()
+			attacker.take()
+		}
+		return n > 0 && attacker.sq.room() == 0
+	})
+	in, out := driver.Packet{IOV: [][]byte{make([]byte, 8)}}, driver.Packet{IOV: [][]byte{make([]byte, 8)}}
+	if err := errors.Join(y[1].api.RecvPost(&in), x[1].api.SendPost(&out)); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(100 * time.Millisecond) // much longer than six attempts
+	if bad := x[1].firstBad.Load(); bad != 0 {
+		t.Errorf("the other peer's connection has ended: %v", ibv.WCStatus(uint32(bad)))
+	}
+	b.done.unlock()
+	finished(t, y[1].api.RecvPoll, &in)
 }
