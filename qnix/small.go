@@ -38,6 +38,10 @@ type small struct {
 	limit     atomic.Uint32 // the most that started may be; only the drainer writes it
 	crediting atomic.Bool   // a credit is under way, until the drainer sees its doorbell
 
+	// Receives that found the Command Queue full: the background goroutine posts them.
+	lacksReceives atomic.Bool
+	lacksCredit   atomic.Bool // that of the peer's next credit
+
 	// Used when the connection retires, by the background goroutine.
 	probing        atomic.Bool // send contexts carry probes; the drainer reads it
 	probed         int         // contexts that have their probe, with the one of credits
@@ -62,7 +66,7 @@ func newSmall(window int) *small {
 	return s
 }
 
-// credit sends the limit, unless a credit is under way.
+// creditSlot is the place of the receive for the peer's credits.
 func (s *small) creditSlot() int { return int(s.call.receives) }
 
 // prepare implements track. It may be called again, for another call of the peer: the first receives are then posted
@@ -71,24 +75,39 @@ func (s *small) prepare() {
 	c := s.ctx
 	both := min(uint32(s.call.receives), uint32(s.theirs.sends))
 	c.doorbells.mustLock() // the drainer reads it as soon as a message arrives
-	s.window, s.posted, s.limitSent = both, both, both
+	s.window = both
 	s.ours = min(uint32(s.call.sends), uint32(s.theirs.receives))
 	s.limit.Store(s.ours)
 	c.doorbells.unlock()
-	m := nic.Message{Peer: s.name, Flags: nic.Doorbell | nic.Inline}
-	post := func(slot, room int) {
-		i := s.receives.at + slot
-		m.Tag, m.Len = s.call.tags+uint16(slot), room
-		if state, _ := c.proc.ReceiveDoorbell(i); state != nic.Pending && c.failed == nil {
-			if err := c.proc.Post(nic.Receive, i, &m); err != nil {
-				c.nicFailed(err) // the Command Queue has room for a command of each context
-			}
-		}
+	if c.failed != nil {
+		return
 	}
-	for k := range both {
-		post(int(k), s.room())
+	s.posted = 0
+	s.fill()
+	s.lacksCredit.Store(!s.isPosted(s.creditSlot()))
+}
+
+// fill posts the first receives, as far as the Command Queue has room.
+func (s *small) fill() {
+	for s.posted < s.window && s.isPosted(int(s.posted)) {
+		s.posted++
 	}
-	post(s.creditSlot(), creditBytes)
+	s.limitSent = s.posted
+	s.lacksReceives.Store(s.posted < s.window)
+}
+
+// isPosted posts the receive in a slot, unless it is posted already. It reports whether the Command Queue had room.
+func (s *small) isPosted(slot int) bool {
+	c, i, m := s.ctx, s.receives.at+slot, nic.Message{
+		Peer: s.name, Tag: s.call.tags + uint16(slot), Len: s.room(), Flags: nic.Doorbell | nic.Inline,
+	}
+	if slot == s.creditSlot() {
+		m.Len = creditBytes
+	}
+	if state, _ := c.proc.ReceiveDoorbell(i); state == nic.Pending {
+		return true
+	}
+	return c.post(c.proc.Post(nic.Receive, i, &m))
 }
 
 func (s *small) room() int { return s.ctx.opts.buffer + dataHead }
@@ -153,17 +172,15 @@ func (s *small) raise(limit uint32) bool {
 
 // credited handles a credit and posts the receive for the next one.
 func (s *small) credited(b []byte) {
-	c := s.ctx
 	if len(b) != creditBytes {
 		s.Misbehaved(fmt.Sprintf("a credit of %d bytes", len(b)))
 		return
 	}
 	s.raise(headLimit(b))
 	s.creditsCame.Add(1)
-	slot := s.creditSlot()
-	m := nic.Message{Peer: s.name, Tag: s.call.tags + uint16(slot), Len: creditBytes, Flags: nic.Doorbell | nic.Inline}
-	if err := c.proc.Post(nic.Receive, s.receives.at+slot, &m); err != nil {
-		c.nicFailed(err)
+	if !s.isPosted(s.creditSlot()) {
+		s.lacksCredit.Store(true)
+		s.ctx.schedule(&s.conn)
 	}
 }
 
@@ -192,6 +209,9 @@ func (s *small) replenish() {
 		slot := s.posted % s.window
 		s.message = nic.Message{Peer: s.name, Tag: s.call.tags + uint16(slot), Len: s.room(), Flags: nic.Doorbell | nic.Inline}
 		if !s.done(s.ctx.proc.Post(nic.Receive, s.receives.at+int(slot), &s.message)) {
+			if !s.lacksReceives.Swap(true) {
+				s.ctx.schedule(&s.conn)
+			}
 			break
 		}
 		s.posted++
@@ -230,13 +250,23 @@ func (s *small) Pending() bool {
 	return s.Stalled()
 }
 
-// backgroundWork implements track. It sends messages that wait for credit, in case no goroutine polls.
+// backgroundWork implements track. It posts receives that found no room, and sends messages that wait for credit, in case
+// no goroutine polls.
 func (s *small) backgroundWork() {
+	if s.lacksCredit.Load() && !s.retiring {
+		s.lacksCredit.Store(!s.isPosted(s.creditSlot()))
+	}
 	switch {
-	case !s.Stalled():
+	case !s.Stalled() && !s.lacksReceives.Load():
+	case s.State() == kit.StateConnecting:
+		s.fill()
 	case s.TryEnter():
 		s.Push()
-		if s.Stalled() && s.mayStart() { // the Command Queue is full
+		if s.lacksReceives.Load() {
+			s.replenish()
+			s.lacksReceives.Store(s.posted-s.taken < s.window)
+		}
+		if s.lacksReceives.Load() || s.Stalled() && s.mayStart() { // the Command Queue is full
 			s.ctx.retry.Store(true)
 		}
 		s.Leave()
@@ -245,7 +275,7 @@ func (s *small) backgroundWork() {
 	}
 }
 
-func (s *small) waits() bool { return s.Stalled() }
+func (s *small) waits() bool { return s.Stalled() || s.lacksReceives.Load() || s.lacksCredit.Load() }
 
 func (s *small) quiesce() bool {
 	if s.closed {

@@ -4,12 +4,7 @@ package qnix_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
-	"fmt"
-	"net"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -17,46 +12,7 @@ import (
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/qnix"
-	"github.com/bywash/bywash/qnix/softnic"
 )
-
-// ownNIC starts a softnic as a process of its own, and returns its path and pid.
-func ownNIC(t *testing.T) (path string, pid int) {
-	t.Helper()
-	qnix.NeedNIC(t)
-	path = filepath.Join(t.TempDir(), "nic.sock")
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	if err := softnic.EnsureConfig(ctx, softnic.Config{Sockets: []string{path}, Idle: 5 * time.Second}); err != nil {
-		t.Fatal(err)
-	}
-	s, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	raw, err := s.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var cred *unix.Ucred
-	if e := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); e != nil || err != nil {
-		t.Fatal(e, err)
-	}
-	return path, int(cred.Pid)
-}
-
-// halted reports whether all threads of a process are stopped.
-func halted(pid int) bool {
-	stats, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
-	for _, f := range stats {
-		b, err := os.ReadFile(f)
-		if at := bytes.LastIndexByte(b, ')'); err != nil || at+2 >= len(b) || b[at+2] != 'T' {
-			return false
-		}
-	}
-	return len(stats) > 0
-}
 
 // A NIC in user space that is stopped may be in the middle of a copy. When the context is closed meanwhile, what is
 // posted stays posted, and is given back when the NIC goes on, or dies.
@@ -67,7 +23,7 @@ func TestStoppedNICHoldsWhatIsPosted(t *testing.T) {
 	}{{"goes on", unix.SIGCONT}, {"dies", unix.SIGKILL}} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel() // it mostly waits
-			path, pid := ownNIC(t)
+			path, pid := qnix.OwnNIC(t)
 			h := driver.Hints{Track: driver.Large, Options: map[string]string{"dead-time": "100ms"}}
 			a, b := open(t, path, h, driver.Attributes{}), open(t, path, h, driver.Attributes{})
 			t.Cleanup(func() { _ = unix.Kill(pid, unix.SIGCONT) }) // before they are closed
@@ -89,7 +45,7 @@ func TestStoppedNICHoldsWhatIsPosted(t *testing.T) {
 			if err := unix.Kill(pid, unix.SIGSTOP); err != nil { // mostly in the middle of the message
 				t.Fatal(err)
 			}
-			await(t, "the NIC stops", func() bool { return halted(pid) })
+			await(t, "the NIC stops", func() bool { return qnix.Halted(pid) })
 			closed := make(chan error, 2)
 			for _, c := range []driver.Context{a, b} {
 				go func() { closed <- c.Close() }()

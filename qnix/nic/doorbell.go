@@ -137,11 +137,12 @@ func (p *Process) fill(l *contexts, i int, m *Message, short bool) (old uint64, 
 	return old, nil
 }
 
-// posted ends a post. If the queue was full, it restores the doorbell.
+// posted ends a post. If the queue was full, it restores the doorbell, whose length fits its earlier room.
 func (p *Process) posted(l *contexts, i int, old uint64, ok bool) error {
 	if ok {
 		return nil
 	}
+	atomic.StoreUint32(&l.room[i], split(old).Len)
 	atomic.StoreUint64(&l.doorbells[i], old)
 	return ErrBusy
 }

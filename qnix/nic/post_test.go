@@ -157,18 +157,16 @@ func TestContextUnderWayIsInUse(t *testing.T) {
 func TestFullQueueIsBusyAndLosesNothing(t *testing.T) {
 	f := newFake(t)
 	p := register(t, f, Config{Commands: 2})
-	m := Message{Flags: Inline | Doorbell}
-	for i := range 2 {
-		if err := p.Post(Send, i, &m); err != nil {
-			t.Fatal(err)
-		}
+	m, long := Message{Flags: Inline | Doorbell}, Message{Flags: Inline | Doorbell, Len: 100}
+	if err := errors.Join(p.Post(Send, 0, &m), p.Post(Send, 5, &long)); err != nil {
+		t.Fatal(err)
 	}
-	f.ring(false, 5, abi.Doorbell{State: abi.DBUnknown})
+	f.ring(false, 5, abi.Doorbell{State: abi.DBDone, Len: 100})
 	if err := p.Post(Send, 5, &m); !errors.Is(err, ErrBusy) {
 		t.Errorf("%v, want ErrBusy", err)
 	}
-	if s, _ := p.SendDoorbell(5); s != Unknown {
-		t.Errorf("doorbell %v after ErrBusy, want what it was", s)
+	if s, n := p.SendDoorbell(5); s != Done || n != 100 {
+		t.Errorf("doorbell %v with %d bytes after ErrBusy, want what it was", s, n)
 	}
 	if err := p.CancelSend(0); !errors.Is(err, ErrBusy) {
 		t.Errorf("cancel: %v, want ErrBusy", err)
