@@ -3,7 +3,6 @@
 package shm
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -49,31 +48,11 @@ var noProcess = &process{uid: rights.Nobody, pidfd: -1}
 
 // peerOf returns the process at the other end of a socket; the caller closes it.
 func peerOf(sock *net.UnixConn) (*process, error) {
-	p := &process{pidfd: -1}
-	raw, err := sock.SyscallConn()
+	cred, pidfd, err := rights.Process(sock)
 	if err != nil {
-		return nil, err
-	}
-	var cred *unix.Ucred
-	var cerr error
-	err = raw.Control(func(fd uintptr) {
-		if cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); cerr != nil {
-			return
-		}
-		p.uid, p.pid = cred.Uid, int(cred.Pid)
-		// Linux 6.5; before, the pid could have been reused by now, which
-		// the attempt at CMA notices.
-		v, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD)
-		if err == unix.ENOPROTOOPT && p.pid > 0 {
-			v, err = unix.PidfdOpen(p.pid, 0)
-		}
-		if err == nil {
-			p.pidfd = v
-		}
-	})
-	if err = errors.Join(err, cerr); err != nil {
 		return nil, fmt.Errorf("credentials of the peer: %w", err)
 	}
+	p := &process{uid: cred.Uid, pid: int(cred.Pid), pidfd: pidfd} // the attempt at CMA notices that the pid names another
 	return p.share(), nil
 }
 

@@ -91,6 +91,30 @@ func Peer(c syscall.Conn) (*unix.Ucred, error) {
 	return cred, errors.Join(err, got)
 }
 
+// Process is Peer with a descriptor of the process (pidfd_open(2)), or -1. Before Linux 6.5 the pid may name another process
+// by now.
+func Process(c syscall.Conn) (cred *unix.Ucred, pidfd int, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, -1, err
+	}
+	pidfd = -1
+	var got error
+	err = raw.Control(func(fd uintptr) {
+		if cred, got = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); got != nil {
+			return
+		}
+		v, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+		if err == unix.ENOPROTOOPT && cred.Pid > 0 {
+			v, err = unix.PidfdOpen(int(cred.Pid), 0)
+		}
+		if err == nil {
+			pidfd = v
+		}
+	})
+	return cred, pidfd, errors.Join(err, got)
+}
+
 // User returns the user at the other end of a socket, or Nobody.
 func User(c syscall.Conn) uint32 {
 	cred, err := Peer(c)

@@ -13,6 +13,15 @@ import (
 // names at which this module listens.
 func Refuse(_, _ string, _ syscall.RawConn) error { return errors.ErrUnsupported }
 
+// Peer fails: see Refuse.
+func Peer(syscall.Conn) (*Ucred, error) { return nil, errors.ErrUnsupported }
+
+// Ucred is the process and the user at the other end of a socket.
+type Ucred struct {
+	Pid int32
+	Uid uint32
+}
+
 // Close closes a socket or a listener.
 func Close(c io.Closer) { _ = c.Close() }
 

@@ -154,7 +154,7 @@ func (s *server) accept(l *net.UnixListener, serve func(*net.UnixConn)) {
 			time.Sleep(50 * time.Millisecond) // out of descriptors: it passes
 			continue
 		}
-		if cred, err := credentials(c); err != nil || cred.Uid != 0 && int(cred.Uid) != os.Geteuid() {
+		if cred, err := rights.Peer(c); err != nil || cred.Uid != 0 && int(cred.Uid) != os.Geteuid() {
 			rights.Close(c) // with what lies in its queue, which can block (before Linux 6.16)
 			continue
 		}
@@ -283,7 +283,7 @@ func dial(e Endpoint) (*net.UnixConn, error) {
 		x.Close()
 		return nil, ErrForeign
 	}
-	cred, err := credentials(c)
+	cred, err := rights.Peer(c)
 	if err == nil && (int(cred.Pid) != e.PID || os.Geteuid() != 0 && int(cred.Uid) != os.Geteuid()) {
 		err = ErrForeign
 	}

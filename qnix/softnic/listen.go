@@ -124,28 +124,10 @@ type credentials struct {
 }
 
 func credentialsOf(conn *net.UnixConn) (c credentials, err error) {
-	c.pidfd = -1
-	raw, err := conn.SyscallConn()
+	// The process that connected still holds the other end, or has passed it on, if its pid names another.
+	cred, pidfd, err := rights.Process(conn)
 	if err != nil {
-		return c, err
+		return credentials{pidfd: -1}, err
 	}
-	var got error
-	err = raw.Control(func(fd uintptr) {
-		var u *unix.Ucred
-		if u, got = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); got != nil {
-			return
-		}
-		c.uid, c.pid = int(u.Uid), int(u.Pid)
-		// This needs Linux 6.5. On older kernels the pid may have been reused; but the process that connected still
-		// holds the other end, or has passed it on.
-		if v, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD); err == nil {
-			c.pidfd = v
-			unix.CloseOnExec(v)
-		} else if c.pid > 0 {
-			if v, err := unix.PidfdOpen(c.pid, 0); err == nil {
-				c.pidfd = v
-			}
-		}
-	})
-	return c, errors.Join(err, got)
+	return credentials{uid: int(cred.Uid), pid: int(cred.Pid), pidfd: pidfd}, nil
 }
