@@ -137,3 +137,6 @@ func FillRingEmpty(i driver.Instance) (sum uint64) {
 	}
 	return sum
 }
+
+// Rounds returns how often anything of a context's device was handled.
+func Rounds(c driver.Context) uint64 { return uint64(contextOf(c).nic.polls.Load()) }

@@ -27,6 +27,9 @@ type large struct {
 	starts ring[uint32] // owner to engine: slots of out
 	clears atomic.Int32 // cancelled receives that the engine has not seen
 
+	// The engine's, on a connection to oneself.
+	copying *sendSlot // nil: none
+	copied  uint64    // bytes of it
 }
 
 const (
@@ -277,28 +280,42 @@ func (l *large) serve() {
 	if l.State() != kit.StateUp {
 		return
 	}
+	if l.toSelf {
+		l.copyToSelf()
+		return
+	}
 	for k, ok := l.starts.pop(); ok; k, ok = l.starts.pop() {
-		if s := &l.out[k]; l.toSelf {
-			l.copyToSelf(s)
-		} else {
-			l.lc.Start(l.ctx.nic.now, &s.t)
-		}
+		l.lc.Start(l.ctx.nic.now, &l.out[k].t)
 	}
 }
 
-// copyToSelf places a message whose receive was posted on the same instance.
-func (l *large) copyToSelf(s *sendSlot) {
+// selfStep is how many bytes of a message to oneself are copied before others are served: they wait for the engine.
+const selfStep = 1 << 20
+
+// copyToSelf places messages whose receives were posted on the same instance.
+func (l *large) copyToSelf() {
 	var b [4096]byte
-	for off := uint64(0); ; {
-		n := min(s.t.Len-off, uint64(len(b)))
-		l.ctx.Fill(nil, &s.t, off, b[:n])
-		l.place(&link.Placement{Tag: s.t.Tag, Offset: off, Total: s.t.Total, Data: b[:n]})
-		if off += n; off == s.t.Len {
-			break
+	for left := selfStep; left > 0; {
+		s := l.copying
+		if s == nil {
+			k, ok := l.starts.pop()
+			if !ok {
+				return
+			}
+			s = &l.out[k]
+			l.copying, l.copied = s, 0
+		}
+		n := min(s.t.Len-l.copied, uint64(len(b)))
+		l.ctx.Fill(nil, &s.t, l.copied, b[:n])
+		l.place(&link.Placement{Tag: s.t.Tag, Offset: l.copied, Total: s.t.Total, Data: b[:n]})
+		left -= len(b)
+		if l.copied += n; l.copied == s.t.Len {
+			l.copying = nil
+			s.state.Store(slotDone)
+			l.Wake()
 		}
 	}
-	s.state.Store(slotDone)
-	l.Wake()
+	l.mark()
 }
 
 func (l *large) deliver(f link.Fragment) {

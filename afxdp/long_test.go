@@ -3,6 +3,7 @@
 package afxdp_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -137,5 +138,33 @@ func TestTapShowsLongFrames(t *testing.T) {
 				t.Errorf("60000 bytes are shown %d times", n)
 			}
 		})
+	}
+}
+
+// A long message to oneself is copied in steps, between which others of the device are served.
+func TestLongMessageToOneselfIsCopiedInSteps(t *testing.T) {
+	const size, step = 32 << 20, 1 << 20
+	e := &ends{tb: t, pair: newPair(t, veth.Config{})}
+	c, err := openAt(e.pair, 0, driver.Large, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	i, err := c.Connect(c.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
+	defer cancel()
+	if err := i.ConnectWait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	e.i = [2]driver.Instance{i, i}
+	before := afxdp.Rounds(c)
+	if err := e.sends(0, size, 7); err != nil {
+		t.Fatal(err)
+	}
+	if n := afxdp.Rounds(c) - before; n < size/step {
+		t.Errorf("%d MiB were copied in %d rounds", size>>20, n)
 	}
 }

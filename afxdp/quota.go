@@ -123,7 +123,7 @@ func (m *memory) freed(k uint32) {
 
 // pool returns the pool of frames that peers may fill, with shares for Hints.Peers connections of each track.
 func (o *options) pool(run int) *link.Pool {
-	return link.NewPool(o.frames, o.peers*(link.Share(0, 0)+link.Share(run+1, 1)))
+	return link.NewPool(o.frames, o.peers*(link.Share(1, 1)+link.Share(run+1, 1)))
 }
 
 // framesOf returns the default of option frames: enough for the shares of both tracks' connections, and some to grow

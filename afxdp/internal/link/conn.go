@@ -81,10 +81,7 @@ func (c *Conn) encrypted() bool { return c.sealer != nil }
 // begin allocates and resets the state of sending and receiving.
 func (c *Conn) begin() {
 	w := c.e.cfg.Window
-	c.span = w
-	if c.theirs.window != 0 {
-		c.span = min(w, int(c.theirs.window))
-	}
+	c.span = min(w, int(c.theirs.window))
 	c.segs = make([]segment, w)
 	c.sacked = make(seqSet, w/64)
 	c.got = make([]Fragment, w)
@@ -154,19 +151,18 @@ func (c *Conn) longest() int {
 }
 
 // fit sets the limits of packets for a path that takes n bytes. Sealed packets are not long, because they are opened in
-// place, and neither are packets to and from a peer without units.
+// place.
 func (c *Conn) fit(n int) {
-	c.short = min(n, int(c.mine.mtu), int(c.theirs.mtu))
-	c.mtu, c.full, c.widest, c.unit, c.peerUnit = c.short, 1, 1, 0, 0
-	if c.mine.longest == 0 || c.theirs.longest == 0 {
+	c.unit, c.peerUnit = int(c.mine.mtu), int(c.theirs.mtu)
+	unit := min(c.unit, c.peerUnit)
+	c.short = min(n, unit)
+	if c.sealer != nil {
+		c.mtu, c.full, c.widest = c.short, 1, 1
 		return
 	}
-	c.unit, c.peerUnit = int(c.mine.mtu), int(c.theirs.mtu)
-	if c.sealer == nil {
-		longest, unit := min(int(c.mine.longest), int(c.theirs.longest)), min(c.unit, c.peerUnit)
-		c.mtu = min(n, longest)
-		c.full, c.widest = units(c.mtu, unit), units(longest, unit) // the peer's path may take longer packets
-	}
+	longest := min(int(c.mine.longest), int(c.theirs.longest))
+	c.mtu = min(n, longest)
+	c.full, c.widest = units(c.mtu, unit), units(longest, unit) // the peer's path may take longer packets
 }
 
 // askAt returns when a silent peer is pinged, first and again. A peer that stops just before a ping, or is cut off, for

@@ -96,9 +96,7 @@
 // of all fragments so far. The receiver breaks the connection if a fragment exceeds the credit, or lies a window or
 // more above the cumulative point.
 //
-// A packet that is longer than the receiver's MTU is a placed fragment without a bitmap and without encryption. If one
-// side's greeting has no longest packet (zero), no packet is longer than the MTU, each fragment takes one unit, and the
-// credit also bounds the window.
+// A packet that is longer than the receiver's MTU is a placed fragment without a bitmap and without encryption.
 //
 // # Connecting
 //

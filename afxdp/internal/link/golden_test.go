@@ -56,21 +56,12 @@ func goldenSecrets(t *testing.T) *secrets {
 func goldenGreetings() (dial, accept greeting) {
 	dial = greeting{
 		kind: kindInit, version: version, to: goldenListener, from: goldenDialer, id: goldenDial, nonce: goldenNonce(0),
-		mtu: 1460, credit: 16, options: optEncrypt, sent: goldenSent, hello: []byte("hello"),
+		mtu: 3766, credit: 36, longest: 65503, window: 256, sent: goldenSent, hello: []byte("hello"),
 	}
 	accept = greeting{
 		kind: kindAccept, version: version, to: goldenDial, from: goldenListener, id: goldenAccept, nonce: goldenNonce(16),
-		mtu: 3440, credit: 16, hello: []byte{},
+		mtu: 3766, credit: 36, longest: 8964, window: 1024, hello: []byte{},
 	}
-	return dial, accept
-}
-
-// goldenLong are those of ends that take packets of several frames.
-func goldenLong() (dial, accept greeting) {
-	dial, accept = goldenGreetings()
-	dial.options = 0 // sealed packets are not long
-	dial.mtu, dial.credit, dial.longest, dial.window = 3766, 36, 65503, 256
-	accept.mtu, accept.credit, accept.longest, accept.window = 3766, 36, 8964, 1024
 	return dial, accept
 }
 
@@ -114,14 +105,11 @@ func TestPacketsAreTheGoldenOnes(t *testing.T) {
 	dial, accept := goldenGreetings()
 	s := goldenSecrets(t)
 	e := &Endpoint{secrets: s}
-	longDial, longAccept := goldenLong()
 	cookie := golden["cookie"][16:]
 	room := func() []byte { return make([]byte, 256) }
 	got := map[string][]byte{
 		"init":            e.putGreeting(room(), &dial, cookie, nil),
 		"accept":          e.putGreeting(room(), &accept, nil, &dial),
-		"init-long":       e.putGreeting(room(), &longDial, cookie, nil),
-		"accept-long":     e.putGreeting(room(), &longAccept, nil, &longDial),
 		"reject":          putSmall(room(), kindReject, goldenDial, goldenListener, uint8(rejectVersion)),
 		"connect request": e.putNote(room(), &note{kindConnectRequest, goldenDialer, goldenListener, goldenAccept, goldenSent}, nil),
 		"here":            e.putNote(room(), &note{kindHere, goldenListener, goldenDialer, goldenAccept, goldenSent}, nil),
@@ -171,13 +159,12 @@ func TestGoldenPacketsAreParsed(t *testing.T) {
 			}
 		}
 	}
-	longDial, longAccept := goldenLong()
-	for name, want := range map[string]greeting{"init": dial, "accept": accept, "init-long": longDial, "accept-long": longAccept} {
+	for name, want := range map[string]greeting{"init": dial, "accept": accept} {
 		var g greeting
 		ok := g.parse(golden[name])
 		hello := g.hello
 		g.hello, want.hello = nil, nil
-		if w := map[string]string{"init": "hello", "init-long": "hello"}[name]; !ok || string(hello) != w || !sameGreeting(&g, &want) {
+		if w := map[string]string{"init": "hello"}[name]; !ok || string(hello) != w || !sameGreeting(&g, &want) {
 			t.Errorf("%s: %+v %q, want %+v", name, g, hello, want)
 		}
 	}
@@ -227,7 +214,7 @@ func (c *oneFrame) Send(_ Route, f Frame, n int) bool {
 func TestGoldenCookieIsEchoed(t *testing.T) {
 	golden := goldenPackets(t)
 	var out oneFrame
-	e := &Endpoint{carrier: &out, secrets: goldenSecrets(t), now: goldenSent}
+	e := &Endpoint{carrier: &out, secrets: goldenSecrets(t), now: goldenSent, cfg: Config{MTU: 65503, Unit: 3766}}
 	c := &Conn{e: e, id: goldenDial, state: stateDialing}
 	c.mine, _ = goldenGreetings()
 	e.conns = []*Conn{c}

@@ -67,9 +67,6 @@ func randomEnds(r *rand.Rand, w *netConfig) {
 		if r.IntN(3) == 0 {
 			end.mtu = 256 + r.IntN(8000)
 		}
-		if r.IntN(8) == 0 {
-			end.old, end.mtu = true, end.unit
-		}
 		end.frames = 3*4*max(minShare, 2*units(end.mtu, end.unit)) + r.IntN(1000)
 		w.ends[k] = end
 	}

@@ -147,11 +147,9 @@ func TestLongPacketsAreUsed(t *testing.T) {
 	}
 }
 
-// An end that knows of no units, or seals, or has frames for the path's MTU, sends and gets what one frame holds.
+// An end that seals, or has frames for the path's MTU, sends and gets what one frame holds.
 func TestLongPacketsOnlyWhereBothTakeThem(t *testing.T) {
 	for name, change := range map[string]func(w *netConfig){
-		"old dialer":   func(w *netConfig) { w.ends[0] = endConfig{mtu: 1000, unit: 1000, old: true} },
-		"old listener": func(w *netConfig) { w.ends[1] = endConfig{mtu: 1200, unit: 1200, old: true} },
 		"no long ones": func(w *netConfig) { w.ends[1] = endConfig{mtu: 1000, unit: 1000} },
 		"sealed":       func(w *netConfig) { w.encrypt = true },
 	} {

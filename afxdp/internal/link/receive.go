@@ -21,7 +21,7 @@ type receiver struct {
 	arrived  uint64     // units of all fragments that have arrived
 	consumed uint64     // units that the handler has released, or that were placed
 	granted  uint64     // the credit: the peer may send units below it
-	unit     int        // bytes of a packet per unit; 0: each packet is one unit
+	unit     int        // bytes of a packet per unit
 	peerUnit int        // the peer's
 	full     int        // units of the longest packet that is sent
 	widest   int        // units of the longest packet that the peer may send
@@ -209,18 +209,13 @@ func (c *Conn) unshare() {
 	c.reserved = c.out
 }
 
-// grant returns the credit that the peer may have now: within its share, the frames of the pool and, for a peer whose
-// greeting had no window, the window.
+// grant returns the credit that the peer may have now: within its share and the frames of the pool.
 func (c *Conn) grant() uint64 {
 	share := c.allowed
 	if share > c.reserved { // seldom: most packets need no look at the pool
 		share = min(share, c.reserved+max(c.e.pool.more(), 0))
 	}
-	g := c.consumed + uint64(share)
-	if c.unit == 0 {
-		g = min(g, c.cum+uint64(len(c.got)))
-	}
-	return max(c.granted, g)
+	return max(c.granted, c.consumed+uint64(share))
 }
 
 // most returns the largest useful share: it fills the window.

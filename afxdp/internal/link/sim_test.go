@@ -45,7 +45,6 @@ type netConfig struct {
 // endConfig is what one of two hosts has for itself; zero: as in netConfig.
 type endConfig struct {
 	mtu, unit, window, frames int
-	old                       bool // it knows of no units
 	whole                     bool // it takes no parts
 }
 
@@ -407,7 +406,7 @@ func (h *simHost) bounds() {
 			h.s.fail("conn %d: %d units arrived, %d consumed, %d granted, %d reserved; %d sent, limit %d", x.name, c.arrived, c.consumed, c.granted,
 				c.reserved, c.sender.sent, c.limit)
 		}
-		if c.end-c.una > uint64(x.twin.h.e.cfg.Window) && !x.twin.h.end.old {
+		if c.end-c.una > uint64(x.twin.h.e.cfg.Window) {
 			h.s.fail("conn %d: %d fragments under way, the peer's window is %d", x.name, c.end-c.una, x.twin.h.e.cfg.Window)
 		}
 	}
@@ -492,9 +491,6 @@ func (s *sim) connect(a, b int) (x, y *simConn) {
 		s.t.Fatal(err)
 	}
 	for _, z := range []*simConn{x, y} {
-		if z.h.end.old {
-			z.c.mine.longest, z.c.mine.window = 0, 0
-		}
 		if z.h.end.whole {
 			z.c.mine.options &^= optParts
 		}

@@ -157,7 +157,7 @@ func (p *Placement) parse(b []byte, more int) bool {
 // units returns the credit that a packet of n bytes, without its bitmap, takes: one for each frame of unit bytes that
 // it occupies, or 1 if the receiver has no units.
 func units(n, unit int) int {
-	if n <= unit || unit == 0 {
+	if n <= unit {
 		return 1
 	}
 	return (n + unit - 1) / unit
@@ -206,8 +206,8 @@ type greeting struct {
 	mtu     uint32
 	credit  uint32
 	options uint32
-	longest uint16 // bytes of the largest placed packet; 0: the sender has no units, and mtu is the limit
-	window  uint16 // fragments that may be under way; 0: the credit is the limit
+	longest uint16 // bytes of the largest placed packet
+	window  uint16 // fragments that may be under way
 	sent    uint64 // of an Init: sending time by the sender's clock
 	hello   []byte
 }
@@ -240,10 +240,7 @@ func (g *greeting) parse(b []byte) bool {
 	g.options, g.longest, g.window = le.Uint32(b[56:]), le.Uint16(b[60:]), le.Uint16(b[62:])
 	g.sent = le.Uint64(b[atSent:])
 	n := int(b[atHello])
-	if n > maxHello || g.mtu < MinMTU || g.mtu > maxMTU || g.id == 0 || g.credit == 0 {
-		return false
-	}
-	if g.longest != 0 && (uint32(g.longest) < g.mtu || g.window == 0) {
+	if n > maxHello || g.mtu < MinMTU || g.mtu > maxMTU || uint32(g.longest) < g.mtu || g.id == 0 || g.credit == 0 || g.window == 0 {
 		return false
 	}
 	g.hello = b[atHello+1 : atHello+1+n]
