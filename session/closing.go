@@ -140,14 +140,16 @@ func (g *Gate) engaged() bool {
 }
 
 // refuse fails the messages that the peer, which has sent Leave, has not matched and never will. A message that has
-// not left goes over the next connection with all messages behind it, which keeps their order.
+// not left, and needs an answer or credit, goes over the next connection with all messages behind it, which keeps their
+// order.
 func (g *Gate) refuse() {
 	s := g.s
-	for msg := g.queues.backlog.first; msg != nil; msg = msg.next {
-		if msg.needsReply() {
-			g.holdBack()
-			break
-		}
+	hold := g.waitsForCredit() // a peer that leaves may grant no more
+	for msg := g.queues.backlog.first; msg != nil && !hold; msg = msg.next {
+		hold = msg.needsReply()
+	}
+	if hold {
+		g.holdBack()
 	}
 	g.park(true)
 	s.transfers.syncs.each(func(id uint64, r *Request) {

@@ -294,3 +294,27 @@ func TestMessagesWithoutCreditEndWithTheirSender(t *testing.T) {
 		t.Error("a message was received whose send has failed")
 	}
 }
+
+// A session that receives nothing more closes although its peer has messages without credit: these are for the next
+// connection, or fail.
+func TestCloseDoesNotWaitForMessagesWithoutCredit(t *testing.T) {
+	for name, closes := range map[string]func(*session.Session, *session.Gate) error{
+		"closes":      func(s *session.Session, _ *session.Gate) error { return s.Close(deadline(t)) },
+		"disconnects": func(_ *session.Session, g *session.Gate) error { g.Disconnect(); return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := joinAll(t, 2, func(_ int, c *session.Config) { c.Unexpected = 1 << 20 })
+			for k := range uint64(10_000) {
+				if _, err := s[1].Gate(0).Isend(k, make([]byte, 100)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			eventually(t, "the peer waits for credit", func() bool { return s[1].Gate(0).Waiting() > 0 && s[0].Stats().Stalls > 0 })
+			if err := closes(s[0], s[0].Gate(1)); err != nil {
+				t.Fatal(err)
+			}
+			connects := s[0].Stats().Connects
+			eventually(t, "the connection ends", func() bool { return ended(s[0], 1) || s[0].Stats().Connects > connects })
+		})
+	}
+}

@@ -538,3 +538,38 @@ func steadyAllocatesNothing(t *testing.T, what string, trip func()) {
 		t.Errorf("%s: %v allocations, want none", what, got)
 	}
 }
+
+// Operations that are done at once, each begun by the callback of the one before, do not fill the stack.
+func TestCallbacksDoNotNestWithoutBound(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	const n = 3000
+	for range n {
+		if err := s[0].Gate(1).Send(deadline(t), 1, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "all messages are stored", func() bool { s[1].Progress(); return s[1].Stats().Unexpected == n })
+	var depth, deepest, received atomic.Int32
+	var next func(session.Status, error)
+	receive := func() {
+		if _, err := s[1].IrecvMsg(&session.In{Match: session.Match{Tag: 1}, Then: next}); err != nil {
+			t.Error(err)
+		}
+	}
+	next = func(_ session.Status, err error) {
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		deepest.Store(max(deepest.Load(), depth.Add(1)))
+		if received.Add(1) < n {
+			receive()
+		}
+		depth.Add(-1)
+	}
+	receive()
+	eventually(t, "all messages are received", func() bool { return received.Load() == n })
+	if got := deepest.Load(); got > session.MaxCalling+1 {
+		t.Errorf("%d callbacks inside one another", got)
+	}
+}

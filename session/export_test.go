@@ -22,6 +22,16 @@ func (s *Session) Awaiting() bool {
 	return len(s.callers.awaiters) > 0
 }
 
+// Waited reports whether a call waits for the request, and sleeps.
+func (r *Request) Waited() bool {
+	r.s.mu.lock()
+	defer r.s.mu.unlock()
+	return r.sleep.on
+}
+
+// MaxCalling is how deep callbacks nest at most.
+const MaxCalling = maxCalling
+
 // Led reports whether a caller polls for all that wait.
 func (s *Session) Led() bool {
 	s.mu.lock()

@@ -455,7 +455,7 @@ func (s *Session) settleIn(in *incoming) {
 	g.ended()
 	r.in = nil
 	if errors.Is(in.err, errWithdrawn) && r.active == nil && !r.probed {
-		s.repost(r)
+		s.repost(r, g)
 		return
 	}
 	r.status.Len = in.want
@@ -475,15 +475,16 @@ var (
 	errRefused   = fmt.Errorf("%w: the other end could not continue the transfer", ErrCanceled)
 )
 
-// repost posts a receive again whose message the sender has cancelled. It keeps its place among the other receives.
-func (s *Session) repost(r *Request) {
+// repost posts a receive again whose message the sender, the peer of g, has cancelled. It keeps its place among the other
+// receives.
+func (s *Session) repost(r *Request, g *Gate) {
 	r.status = Status{}
 	var from *Gate
 	if r.recv.From != match.Any {
 		from = s.gates[r.recv.From]
 	}
-	if s.closed || from == nil && r.recv.From != match.Any { // closed or forgotten while the driver had the memory
-		s.complete(r, ErrClosed)
+	if s.closed || r.recv.From != match.Any && from != g { // closed or forgotten while the driver had the memory
+		s.complete(r, g.fault("receive", ErrClosed))
 		return
 	}
 	s.pair(r, from, s.table.PostAgain(&r.recv))
@@ -522,7 +523,7 @@ func (o *outgoing) fail(err error) {
 
 // withdraw cancels a message that the receiver has not answered.
 func (s *Session) withdraw(o *outgoing) bool {
-	if o.Matched() || o.region != nil {
+	if o.Matched() || o.region != nil || o.releasing {
 		return false
 	}
 	g := o.g

@@ -292,6 +292,7 @@ func (r *Request) await(ctx context.Context) error {
 	}
 	op, g := r.op, r.g
 	r.unfetch()
+	r.waited = false
 	s.free(r)
 	s.leave()
 	if g != nil {

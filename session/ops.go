@@ -90,9 +90,9 @@ func (s *Session) freeOp(o *Op) {
 }
 
 // Iput starts to write buf into the peer's region at byte off. When the request is done, the data is visible to the
-// peer's CPU. Only Fence orders operations among each other and with messages. Iput or its request fails with
-// driver.ErrBounds, ErrAccess or ErrAlignment if the operation does not fit the region, and with driver.ErrRemoteKey if
-// the region was deregistered.
+// peer's CPU. Only Fence orders operations among each other; nothing orders them with messages: wait for the request, or
+// Flush, before you send what announces the data. Iput or its request fails with driver.ErrBounds, ErrAccess or
+// ErrAlignment if the operation does not fit the region, and with driver.ErrRemoteKey if the region was deregistered.
 func (g *Gate) Iput(r *Remote, off int, buf []byte) (*Request, error) {
 	return g.operate("put", opPut, r, off, buf, Atomic{})
 }

@@ -438,7 +438,11 @@ func (s *Session) mover() {
 		}
 		chunks := len(s.transfers.pieces) > 0
 		s.progress.moverParked = !work
-		s.leave()
+		if len(s.calls) > 0 {
+			s.callPending()
+		} else {
+			s.leave()
+		}
 		if s.ctx.Err() != nil {
 			return
 		}

@@ -85,6 +85,11 @@ func (s *Session) Resume() error {
 	if s.closed || !s.quiesced {
 		return &Error{Peer: -1, Op: "resume", Err: fmt.Errorf("%w: session is closed or not quiesced", ErrInvalid)}
 	}
+	s.resume()
+	return nil
+}
+
+func (s *Session) resume() {
 	s.quiesced = false
 	s.era++
 	for _, r := range s.oneSided.regions {
@@ -96,7 +101,6 @@ func (s *Session) Resume() error {
 		}
 	}
 	s.kickAnswerer()
-	return nil
 }
 
 // wanted reports whether something waits for a connection, if only to learn that the peer is gone.
@@ -242,7 +246,7 @@ func (g *Gate) dropPostponedRTS(id uint64) {
 				g.s.complete(p.r, g.fault("receive", errWithdrawn))
 				return
 			}
-			g.s.repost(p.r)
+			g.s.repost(p.r, g)
 			return
 		}
 	}

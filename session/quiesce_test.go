@@ -308,3 +308,24 @@ func TestPauseWinsOverUnsentLeave(t *testing.T) {
 	}
 	eventually(t, "the Disconnect takes effect", func() bool { return s[0].Gate(1).Path() == "idle" })
 }
+
+// What is sent between Quiesce and Close is delivered.
+func TestCloseDeliversWhatWasSentDuringAPause(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	connectPair(t, s)
+	ctx := deadline(t)
+	if err := s[0].Quiesce(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := s[0].Gate(1).Send(ctx, 1, pattern(8, 1)); err != nil {
+		t.Fatal(err)
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- s[0].Close(ctx) }()
+	if n, err := s[1].Gate(0).Recv(ctx, 1, make([]byte, 8)); err != nil || n != 8 {
+		t.Errorf("received %d bytes, %v", n, err)
+	}
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+}

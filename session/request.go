@@ -37,6 +37,7 @@ type Request struct {
 	probed   bool        // it receives one message, and no other
 	next     *Request
 
+	waited     bool   // a caller is in Wait
 	generation uint64 // how often the request was given back
 }
 
@@ -72,6 +73,9 @@ func (s *Session) free(r *Request) {
 	r.status, r.sync, r.active, r.parked, r.probed, r.remote = Status{}, 0, nil, false, false, false
 	r.generation++
 	s.callers.finished++
+	if r.waited { // by another goroutine: it would take the request for the next operation's
+		return
+	}
 	r.next = s.spare.requests
 	s.spare.requests = r
 }
@@ -132,7 +136,8 @@ func (r *Request) Test() (done bool, st Status, err error) {
 
 // Wait blocks until the request is done, and gives it back. It polls for a short time, then sleeps. When ctx ends, Wait
 // cancels the request and returns the error of ctx. If it is too late to cancel (the message or operation has begun to
-// leave or to arrive), Wait blocks until the request is done and returns its own outcome.
+// leave or to arrive), Wait blocks until the request is done and returns its own outcome. It fails with ErrInvalid if
+// another goroutine is in Wait for the request, which then stays as it is, or gives the request back meanwhile.
 func (r *Request) Wait(ctx context.Context) (Status, error) {
 	if r == nil {
 		return Status{}, nil
@@ -143,8 +148,18 @@ func (r *Request) Wait(ctx context.Context) (Status, error) {
 
 // wait is Wait with the lock, which it gives up.
 func (r *Request) wait(ctx context.Context) (Status, error) {
+	s, generation := r.s, r.generation
+	if r.waited {
+		s.leave()
+		return Status{}, &Error{Peer: -1, Op: "wait", Err: fmt.Errorf("%w: another goroutine waits for the request", ErrInvalid)}
+	}
+	r.waited = true
 	if err := r.block(ctx); err != nil {
 		return Status{}, err
+	}
+	if r.waited = false; r.generation != generation {
+		s.leave()
+		return Status{}, stale(0)
 	}
 	return r.take()
 }

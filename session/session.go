@@ -63,6 +63,7 @@ type Session struct {
 	unreleased []*link  // dead links that drivers still use
 	calls      []func() // to be called without the lock
 	called     []func() // memory for the next ones
+	calling    int      // calls of callPending under way
 	spare      spare
 
 	watch programWatch
@@ -242,13 +243,28 @@ func (s *Session) leave() {
 	if len(s.callers.awaiters) > 0 {
 		s.wakeAwaiters()
 	}
-	if len(s.calls) == 0 {
+	switch {
+	case len(s.calls) == 0:
 		s.mu.unlock()
-		return
+	case s.calling >= maxCalling:
+		s.wakeMover()
+		s.mu.unlock()
+	default:
+		s.callPending()
 	}
+}
+
+// maxCalling is how many goroutines call callbacks at most, or how often one does inside of a callback that has begun an
+// operation; the mover calls the others. So a chain of operations, each begun by the callback of the one before, does not
+// fill the stack.
+const maxCalling = 1000
+
+// callPending gives up the lock, and calls the pending callbacks.
+func (s *Session) callPending() {
 	calls := s.calls
 	s.calls, s.called, s.active.called = s.called[:0], nil, false
 	s.active.running++ // Close waits for it
+	s.calling++
 	s.mu.unlock()
 	for _, f := range calls {
 		f()
@@ -256,6 +272,7 @@ func (s *Session) leave() {
 	clear(calls)
 	s.mu.lock()
 	s.called = calls
+	s.calling--
 	if s.active.running--; len(s.callers.awaiters) > 0 {
 		s.wakeAwaiters()
 	}
@@ -273,6 +290,9 @@ func (s *Session) Close(ctx context.Context) error {
 	if s.closed || s.closing {
 		s.mu.unlock()
 		return &Error{Peer: -1, Op: "close", Err: ErrClosed}
+	}
+	if s.quiesced { // what was sent meanwhile is delivered
+		s.resume()
 	}
 	s.closing = true
 	gates := slices.Clone(s.gates)
@@ -294,15 +314,17 @@ func (s *Session) Close(ctx context.Context) error {
 	s.closed = true
 	for _, g := range s.gates {
 		if g != nil {
-			g.drop(ErrClosed)
+			g.drop(g.fault("close", errSessionClosed))
 		}
 	}
 	if s.watch.timer != nil {
 		s.watch.timer.Stop()
 	}
-	s.table.CancelAll(func(r *match.Receive) { s.complete(r.User.(*Request), ErrClosed) })
+	s.table.CancelAll(func(r *match.Receive) {
+		s.complete(r.User.(*Request), &Error{Peer: -1, Op: r.User.(*Request).op, Err: errSessionClosed})
+	})
 	s.leave()
-	_ = s.await(context.Background(), func() bool { return s.active.running == 0 })
+	_ = s.await(context.Background(), func() bool { return s.active.running == 0 && len(s.calls) == 0 })
 	s.release()
 	if !s.awaitDrivers(ctx.Done()) {
 		go s.awaitDrivers(nil)

@@ -150,3 +150,50 @@ func TestSlowPollsAreFew(t *testing.T) {
 		})
 	}
 }
+
+// Of two calls that wait for one request, one gets its outcome and the other one an error. The session does not use the
+// request for two operations afterwards.
+func TestRequestIsGivenBackOnce(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	ctx := deadline(t)
+	for k := range 100 {
+		r, err := s[0].Irecv(session.Match{Tag: 1}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		outcomes := make(chan error, 2)
+		go func() { _, err := r.Wait(ctx); outcomes <- err }()
+		eventually(t, "a call waits", r.Waited)
+		if k%2 == 0 {
+			go func() { _, _, err := session.WaitAny(ctx, []*session.Request{r}); outcomes <- err }()
+			eventually(t, "another one, too", s[0].Awaiting)
+		} else if _, err := r.Wait(ctx); !errors.Is(err, session.ErrInvalid) {
+			t.Errorf("a second Wait: %v", err)
+		}
+		if err := s[1].Gate(0).Send(ctx, 1, nil); err != nil {
+			t.Fatal(err)
+		}
+		first, second := <-outcomes, error(session.ErrInvalid)
+		if k%2 == 0 {
+			second = <-outcomes
+		}
+		if first != nil {
+			first, second = second, first
+		}
+		if first != nil || !errors.Is(second, session.ErrInvalid) {
+			t.Errorf("round %d: %v and %v", k, first, second)
+		}
+		var reqs [3]*session.Request
+		for j := range reqs {
+			if reqs[j], err = s[0].Irecv(session.Match{Tag: 2}, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if reqs[0] == reqs[1] || reqs[1] == reqs[2] || reqs[0] == reqs[2] {
+			t.Fatalf("round %d: one request for two receives", k)
+		}
+		for _, r := range reqs {
+			r.CancelAndFree()
+		}
+	}
+}
