@@ -113,7 +113,7 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (drive
 	c.fences = !registerBarrier()
 	c.barrier = !o.noBarrier && !c.fences
 	c.waits.all, c.waits.asym = &c.Anyone, c.barrier
-	if !o.noPtracer {
+	if !o.noPtracer && !o.noCMA {
 		admitPeers()
 	}
 	if err = c.makeShared(); err == nil {

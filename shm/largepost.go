@@ -79,7 +79,7 @@ func (l *large) SendPost(p *driver.Packet) error {
 	own(unsafe.Pointer(&t.slot.claim), unsafe.Sizeof(t.slot.claim)) // arrives while the other lines are read
 	now := load64(&t.slot.recv.ticket)
 	switch {
-	case now != ticket && ticket>>20 == now>>20 && ticket < now:
+	case now != ticket && now-ticket < 1<<20:
 		return l.fault("send", "%w: the receiver has given up", driver.ErrCanceled)
 	case now != ticket:
 		return l.fault("send", "%w: the packet's rdv data names no receive of this peer", driver.ErrInvalid)
@@ -100,6 +100,9 @@ func (l *large) SendPost(p *driver.Packet) error {
 	l.resolveSend(t)
 	atomic.StoreUint64(&t.slot.send.ticket, ticket)
 	l.signal()
+	if load64(&t.slot.recv.ticket) != ticket { // the claim word has too few bits of it to show that after a long stop
+		l.finishSend(t, driver.ErrCanceled)
+	}
 	return nil
 }
 

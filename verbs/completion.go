@@ -114,7 +114,9 @@ func (c *opened) deliver(wc *ibv.WC) {
 		} else {
 			e.kind = eventFailed
 		}
-		n.firstBad.CompareAndSwap(0, uint64(wc.Status)|uint64(wc.VendorErr)<<32)
+		if e.kind == eventFailed || n.State() != kit.StateClosed { // closing resets a queue pair that has receives
+			n.firstBad.CompareAndSwap(0, uint64(wc.Status)|uint64(wc.VendorErr)<<32)
+		}
 	} else if e.kind == eventRecv {
 		e.n, e.imm = wc.ByteLen, wc.Imm()
 		e.code = uint8(e.imm >> immBits)

@@ -486,3 +486,30 @@ func TestVectorsAndRelaxedOrdering(t *testing.T) {
 		}
 	}
 }
+
+// The windows of a receive that ends after the peer has closed are freed: its memory is revoked, and its registration can
+// go.
+func TestWindowsEndWithTheConnection(t *testing.T) {
+	a, b := pair(t, driver.Large, nil)
+	l := b.api.(*large)
+	if !l.hasWindows() {
+		t.Skip("the device has no memory windows")
+	}
+	recv, send := driver.Packet{IOV: [][]byte{make([]byte, 64<<10)}}, driver.Packet{IOV: [][]byte{make([]byte, 64<<10)}}
+	if err := b.api.RecvPost(&recv); err != nil {
+		t.Fatal(err)
+	}
+	send.RdvData = recv.RdvData
+	if err := a.api.SendPost(&send); err != nil {
+		t.Fatal(err)
+	}
+	finished(t, a.api.SendPoll, &send)
+	if err := a.api.Disconnect(); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "the peer's close message", func() bool { b.ctx.Drain(); return b.State() == kit.StatePeerClosed })
+	finished(t, b.api.RecvPoll, &recv)
+	if l.slots[0].windows.mw[0] != nil {
+		t.Error("the peer can still write the memory of the receive")
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"time"
 
 	"github.com/bywash/bywash/driver"
@@ -16,6 +17,10 @@ import (
 // keepAlives is how often in the dead time the keep-alive looks at each connection. The second look after its last message
 // finds it idle.
 const keepAlives = 9
+
+// enterTries is how often the keep-alive tries to enter a connection: an owner may be inside for longer, to register
+// memory.
+const enterTries = 1000
 
 // keep keeps idle connections alive. A device notices that a peer is gone only when it sends, so every connection that
 // has sent nothing lately posts a write of 0 bytes, which the peer's device must acknowledge. The peer's process does
@@ -42,10 +47,13 @@ func (c *opened) all() []*conn {
 	return c.Conns.List()
 }
 
-// ping keeps a connection alive, unless its owner is inside a call.
+// ping keeps a connection alive. An owner that polls all the time is outside for some nanoseconds now and then.
 func (n *conn) ping() {
-	if !n.TryEnter() {
-		return
+	for k := 0; !n.TryEnter(); k++ {
+		if k == enterTries || n.State() != kit.StateUp {
+			return
+		}
+		runtime.Gosched()
 	}
 	defer n.Leave()
 	if n.State() != kit.StateUp {

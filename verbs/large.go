@@ -52,6 +52,7 @@ type large struct {
 	ahead   regcache.Ahead[*ibv.MR]
 	queue   []*transfer // transfers whose writes are not all posted
 
+	reads     int  // of the peer's claims under way
 	noWindows bool // the device has refused one: keys of receives are those of registrations
 }
 
@@ -161,9 +162,13 @@ func (l *large) take() {
 func (l *large) complete(q *sendQueue, id uint32, status ibv.WCStatus) {
 	for {
 		r, status := q.complete(id, status)
-		switch {
-		case r == nil:
+		if r == nil {
 			return
+		}
+		if r.kind == requestCancel {
+			l.reads--
+		}
+		switch {
 		case l.closing:
 		case r.kind == requestPart || r.kind == requestOp:
 			l.finishPart(r, status)
@@ -278,6 +283,7 @@ func (l *large) fail() {
 	l.queue = l.queue[:0]
 	l.sq.forget()
 	l.rx.forget()
+	l.reads = 0
 }
 
 // InFlight implements kit.ClosingHooks.

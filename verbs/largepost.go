@@ -77,6 +77,7 @@ func (l *large) ask(k int) {
 	r.slot, r.gen = k, s.gen
 	wr.Read(entry, l.theirs.rkey)
 	wr.AddSGE(address(l.asks[8*k:]), 8, l.mem.lkey)
+	l.reads++
 	l.postOn(l.rx)
 }
 

@@ -111,6 +111,7 @@ func (s *small) came(e *event) {
 	case codeData:
 		if int(e.n) > s.ctx.opts.buffer || int32(s.gotTail-s.limitSent) >= 0 {
 			s.pool.put(e.id)
+			s.Dropped()
 			s.Misbehaved("a message beyond its limits")
 			return
 		}

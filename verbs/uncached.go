@@ -114,7 +114,7 @@ func (l *large) RecvRdvUpdate(p *driver.Packet) ([]byte, error) {
 		return nil, l.Fault("update", fmt.Errorf("%w: the packet is not posted on this instance", driver.ErrInvalid))
 	}
 	s := &l.slots[p.Driver.Slot]
-	if s.keysSent == s.memory.n || s.windows.over || l.State() != kit.StateUp {
+	if s.keysSent == s.memory.n || s.windows.over || s.windows.bound > 0 && l.reads > 0 || l.State() != kit.StateUp {
 		return nil, nil
 	}
 	if err := l.fetchMore(s); err != nil {

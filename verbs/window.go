@@ -18,8 +18,8 @@ import (
 // given back. The device then refuses a late write, or one from elsewhere, although the memory stays registered in the
 // cache.
 //
-// The bind must be complete before the peer gets the key. It is a request on the receiving queue pair, where no slow
-// request precedes it, so that the wait takes microseconds.
+// The bind must be complete before the peer gets the key. It is a request on the receiving queue pair, so that the wait
+// takes microseconds: behind a read of the peer's claims, which takes seconds if the peer's host is gone, nothing is bound.
 
 // bindTime bounds the wait for a bind: a device that takes longer has failed.
 const bindTime = 5 * time.Second
@@ -65,6 +65,9 @@ func (l *large) bind(s *slot, n int) error {
 	w.bound, w.over, w.err = 0, false, nil
 	if !l.windowed(n) || s.memory.bounce || s.memory.n == 0 {
 		return nil
+	}
+	if l.reads > 0 {
+		return driver.ErrBusy
 	}
 	for k := range s.memory.n {
 		if w.mw[k] == nil {
@@ -131,10 +134,14 @@ func (l *large) key(s *slot, k int) uint32 {
 	return l.mr(&s.memory, k).RKey()
 }
 
-// invalidate begins to revoke the windows of a slot that has ended with err. It returns false if there are none.
+// invalidate begins to revoke the windows of a slot that has ended with err. It returns false if there are none, or none
+// any more: after the end of the connection, whose queue pairs may still live, they are freed.
 func (l *large) invalidate(s *slot, err error) bool {
 	w := &s.windows
-	if w.bound == 0 || l.State() != kit.StateUp {
+	if w.bound > 0 && l.State() != kit.StateUp {
+		s.closeWindows()
+	}
+	if w.bound == 0 {
 		return false
 	}
 	for k := range w.bound {

@@ -430,6 +430,9 @@ func (l *Life) Taken(n int) {
 	l.Tally.BytesReceived.Add(uint64(n))
 }
 
+// Dropped counts a message that is not received, because the peer must not have sent it.
+func (l *Life) Dropped() { l.taken.Add(1) }
+
 // Sent counts a message of n bytes.
 func (l *Life) Sent(n int) {
 	l.Tally.Sent.Add(1)

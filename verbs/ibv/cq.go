@@ -165,9 +165,9 @@ func (cq *CQ) ReqNotify(solicited bool) error {
 	return nil
 }
 
-// Poll takes up to len(wcs) completions in one crossing into C and returns their number. It never blocks and does not
-// allocate. While another goroutine polls the queue, it returns 0. It fails with os.ErrClosed, or with EIO if the
-// device has failed.
+// Poll takes up to len(wcs) completions in one crossing into C and returns their number. It does not allocate, and waits
+// only for another goroutine that polls the queue, or adds or removes a queue pair. It fails with os.ErrClosed, or with
+// EIO if the device has failed.
 func (cq *CQ) Poll(wcs []WC) (int, error) {
 	if len(wcs) == 0 {
 		return 0, nil

@@ -188,8 +188,7 @@ static int bw_poll_some(struct bw_cq *cq, struct bw_wc *wc, int n)
 {
 	int i, r;
 
-	if (!bw_trylock(&cq->lock))
-		return 0;
+	bw_lock(&cq->lock);
 	r = -EBADF;
 	if (cq->cq) {
 		r = ibv_poll_cq(cq->cq, n, (struct ibv_wc *)wc);

@@ -128,6 +128,9 @@ func (h *hub) askFor(e *Endpoint, l *link) error {
 		l.finish(&message{kind: msgGone})
 		return nil
 	}
+	if addrs, err := h.carrier.addresses(e.target); err == nil {
+		e.offer.renew(h.latest.Load(), addrs...)
+	}
 	_ = l.send(&message{kind: msgRequest, offer: e.offer}) // an error shows at the reader
 	reply, err := h.next(l, msgReply, e.waits.Done())
 	h.mu.Lock()

@@ -162,14 +162,20 @@ func (h *hub) newEndpoint(cfg *EndpointConfig, target []byte) (*Endpoint, error)
 // offer returns the description of an endpoint for the peer, which has these addresses.
 func (h *hub) offer(cfg *EndpointConfig, peer []netip.Addr) offer {
 	p := h.latest.Load()
-	o := offer{linkLayer: p.LinkLayer, gidType: p.GIDType, mtu: mtuCode(p.MTU), responder: p.MaxResponder,
-		initiator: p.MaxInitiator, lid: p.LID, pkey: p.PKey, gid: p.sharing(peer...), n: len(cfg.QPs), user: slices.Clone(cfg.UserData)}
+	o := offer{linkLayer: p.LinkLayer, gidType: p.GIDType, responder: p.MaxResponder, initiator: p.MaxInitiator,
+		n: len(cfg.QPs), user: slices.Clone(cfg.UserData)}
+	o.renew(p, peer...)
 	var r [4 * maxQPs]byte
 	_, _ = rand.Read(r[:])
 	for k, qp := range cfg.QPs {
 		o.qps[k] = qpOffer{qp.Num() & 0xffffff, binary.LittleEndian.Uint32(r[4*k:]) & 0xffffff}
 	}
 	return o
+}
+
+// renew describes the port as it is now, for a peer that has these addresses: the endpoint may have waited for long.
+func (o *offer) renew(p *Port, peer ...netip.Addr) {
+	o.lid, o.pkey, o.mtu, o.gid = p.LID, p.PKey, mtuCode(p.MTU), p.sharing(peer...)
 }
 
 // wait lets an endpoint wait to be paired: behind those that were made before it. The caller holds mu.

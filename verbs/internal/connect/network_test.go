@@ -76,3 +76,21 @@ func TestRenewedPort(t *testing.T) {
 		t.Errorf("the queue pair uses GID %d, want 7", got)
 	}
 }
+
+// An endpoint that waits for a request while its port changes replies with what the port is then.
+func TestWaitingEndpointOffersTheRenewedPort(t *testing.T) {
+	onHost(t)
+	asks, waits := aHost(t, nil), aHost(t, nil)
+	e := waits.endpoint(asks, nil)
+	p := *aPort("renewed")
+	p.GIDIndex, p.MTU, p.GID[15] = 7, 512, 20
+	if err := waits.m.Renew(&p); err != nil {
+		t.Fatal(err)
+	}
+	other := asks.endpoint(waits, nil)
+	e.await(t, Ready)
+	other.await(t, Ready)
+	if _, path := other.qps[0].did(); path.PeerGID != p.GID || path.MTU != 512 {
+		t.Errorf("the peer was offered GID %v and MTU %d", netip.AddrFrom16(path.PeerGID), path.MTU)
+	}
+}

@@ -182,7 +182,7 @@ func (e *Endpoint) answerer(l *link) error {
 		return &misfit{code}
 	}
 	e.enter("replying")
-	e.offer.gid = e.hub.latest.Load().sharing(netip.AddrFrom16(e.theirs.gid).Unmap())
+	e.offer.renew(e.hub.latest.Load(), netip.AddrFrom16(e.theirs.gid).Unmap())
 	_ = l.send(&message{kind: msgReply, offer: e.offer})
 	_, err := e.hub.next(l, msgConfirm, e.over)
 	if errors.Is(err, errGone) {
