@@ -168,8 +168,7 @@ func (c *Config) check() error {
 			return fmt.Errorf("%s: %w", launch.EnvDrivers, err)
 		}
 	}
-	switch {
-	case len(c.Rails) > rdv.MaxRails:
+	if len(c.Rails) > rdv.MaxRails {
 		return fmt.Errorf("%w: %d rails, at most %d", ErrInvalid, len(c.Rails), rdv.MaxRails)
 	}
 	return nil

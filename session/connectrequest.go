@@ -21,7 +21,6 @@ import (
 // gives no rights: the receiver calls Connect of the driver, which checks the peer's identity.
 type requestSockets struct {
 	conns []net.PacketConn
-	key   *handshake.Key
 	rate  bucket
 }
 
@@ -76,8 +75,8 @@ func (k *connectRequest) parse(b []byte, key *handshake.Key) error {
 
 // listenForRequests opens the sockets and returns their addresses, which go into the card. Without a network only
 // processes of this host can send requests.
-func listenForRequests(key *handshake.Key, incarnation uint64) (b *requestSockets, addresses []string) {
-	b = &requestSockets{key: key}
+func listenForRequests(incarnation uint64) (b *requestSockets, addresses []string) {
+	b = &requestSockets{}
 	name := socketName(incarnation)
 	// Any process in this network namespace can send there: no descriptors are taken (Linux 6.16).
 	l := net.ListenConfig{Control: rights.Refuse}
@@ -179,7 +178,7 @@ func (b *requestSockets) send(msg []byte, card *card) {
 // requestConnection sends connect requests to a rank until ctx ends.
 func (s *Session) requestConnection(ctx context.Context, theirs *card, dial uint64) {
 	k := connectRequest{rank: uint32(s.rank), from: s.card.incarnation, to: theirs.incarnation, dial: dial}
-	msg := k.append(nil, s.requestSockets.key)
+	msg := k.append(nil, s.key)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for pause := firstWait; ; pause = min(2*pause, longWait) {
@@ -218,7 +217,7 @@ func receiveOne(c net.PacketConn, b []byte) (n int, err error) {
 // requested handles a datagram: it connects to the sender if that is a rank of this job and still wants a connection.
 func (s *Session) requested(b []byte) {
 	var k connectRequest
-	if k.parse(b, s.requestSockets.key) == nil && k.to == s.card.incarnation && int(k.rank) < s.size {
+	if k.parse(b, s.key) == nil && k.to == s.card.incarnation && int(k.rank) < s.size {
 		s.answerRank(int(k.rank), func(g *Gate) bool { return k.dial > g.dialing.byPeer }, func(c *card) bool { return c.incarnation == k.from })
 	}
 }

@@ -105,7 +105,7 @@ func TestConnectRequestsAreLimited(t *testing.T) {
 
 // Connect requests go to single hosts only, never to a broadcast address.
 func TestConnectRequestsAreNotBroadcast(t *testing.T) {
-	b, _ := listenForRequests(testKey, 13)
+	b, _ := listenForRequests(13)
 	defer b.close()
 	u, ok := b.conns[len(b.conns)-1].(*net.UDPConn)
 	if !ok {
@@ -119,7 +119,7 @@ func TestConnectRequestsAreNotBroadcast(t *testing.T) {
 
 // Processes of other hosts are reached by UDP.
 func TestConnectRequestsGoByUDP(t *testing.T) {
-	b, addresses := listenForRequests(testKey, 11)
+	b, addresses := listenForRequests(11)
 	defer b.close()
 	only := &card{}
 	for _, a := range addresses {
@@ -149,7 +149,7 @@ func TestConnectRequestWithADescriptorDoesNotBlock(t *testing.T) {
 	rightstest.EachKernel(t, func(t *testing.T) {
 		s := &Session{size: 1, card: &card{incarnation: 11}}
 		var addresses []string
-		s.requestSockets, addresses = listenForRequests(testKey, s.card.incarnation)
+		s.requestSockets, addresses = listenForRequests(s.card.incarnation)
 		if len(addresses) == 0 || addresses[0][:5] != "unix:" {
 			t.Fatalf("no Unix socket among %q", addresses)
 		}

@@ -39,10 +39,11 @@ type postponed struct {
 }
 
 // Quiesce finishes what is being transferred, closes all connections and takes registrations away, so that nothing of
-// this process is known to a NIC, as before a checkpoint. Requests stay as they are. Operations that begin meanwhile
-// wait until Resume, and so do those of peers. Usually all ranks call Quiesce at the same time; a single rank may. It
-// blocks until the session is quiet, making progress, or until ctx ends: then the session continues as before and the
-// error is that of ctx. On a session that is already quiet it fails with ErrInvalid.
+// this process is known to a NIC, as before a checkpoint. Only messages with a forced mode, ModeGet, that the receiver
+// has not matched stay registered. Requests stay as they are. Operations that begin meanwhile wait until Resume, and so
+// do those of peers. Usually all ranks call Quiesce at the same time; a single rank may. It blocks until the session is
+// quiet, making progress, or until ctx ends: then the session continues as before and the error is that of ctx. On a
+// session that is already quiet it fails with ErrInvalid.
 func (s *Session) Quiesce(ctx context.Context) error {
 	s.mu.lock()
 	if s.closed || s.quiesced {

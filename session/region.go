@@ -25,15 +25,14 @@ type Region struct {
 // void, and messages carry the operations), id u64, length u64, then for each rail its number u8, its flags u8, length
 // u16 and bytes of the driver's key.
 const (
-	keyVersion   = 2
-	keyHeader    = 24
-	keyAtomics   = 1 << 0 // of a rail: the driver does atomics there
-	keyCoherent  = 1 << 1 // of a rail: and they are atomic with the CPU's
-	maxRegionKey = keyHeader + 8*(4+driver.MaxRemoteKey)
+	keyVersion  = 2
+	keyHeader   = 24
+	keyAtomics  = 1 << 0 // of a rail: the driver does atomics there
+	keyCoherent = 1 << 1 // of a rail: and they are atomic with the CPU's
 )
 
 // MaxKey is the size in bytes of the largest key that Region.Key returns, whatever drivers the session has opened.
-const MaxKey = maxRegionKey
+const MaxKey = keyHeader + 8*(4+driver.MaxRemoteKey)
 
 // Register makes memory available, with the given access, to peers that have the key. The memory must stay allocated
 // until Deregister has returned nil. Over a rail whose driver cannot register the memory, messages carry the
@@ -193,7 +192,7 @@ func (r *Remote) AtomicWithCPU() bool {
 // the key of another process operations fail. It copies key and never blocks. A Remote need not be released.
 func (g *Gate) Import(key []byte) (*Remote, error) {
 	bad := g.fault("import", fmt.Errorf("%w: malformed", driver.ErrRemoteKey))
-	if len(key) < keyHeader || len(key) > maxRegionKey || key[0] != keyVersion || key[3] != 0 {
+	if len(key) < keyHeader || len(key) > MaxKey || key[0] != keyVersion || key[3] != 0 {
 		return nil, bad
 	}
 	le := binary.LittleEndian

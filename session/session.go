@@ -180,7 +180,7 @@ func (s *Session) publish(ctx context.Context) error {
 	}
 	for _, n := range s.nics {
 		if _, ok := n.small.(driver.ConnectRequestReceiver); !ok && s.size > 1 && s.requestSockets == nil {
-			s.requestSockets, s.card.addresses = listenForRequests(s.key, s.card.incarnation)
+			s.requestSockets, s.card.addresses = listenForRequests(s.card.incarnation)
 		}
 	}
 	if err := s.launcher.job.Publish(ctx, s.Card()); err != nil {
@@ -254,9 +254,8 @@ func (s *Session) leave() {
 	}
 }
 
-// maxCalling is how many goroutines call callbacks at most, or how often one does inside of a callback that has begun an
-// operation; the mover calls the others. So a chain of operations, each begun by the callback of the one before, does not
-// fill the stack.
+// maxCalling bounds how deep callbacks nest: one that begins an operation which is done at once causes the next. The mover
+// calls those beyond.
 const maxCalling = 1000
 
 // callPending gives up the lock, and calls the pending callbacks.
