@@ -112,12 +112,19 @@ func (n *nic) under() (sum int) {
 	return sum
 }
 
-// held reports whether frames could not be sent for lack of room.
+// held reports whether frames could not be sent for lack of room, which may be there soon. While the link is down, or the
+// device is gone, the timers of connections suffice.
 func (n *nic) held() bool {
+	alive := false
 	for k := range n.queues {
-		if n.queues[k].out > 0 || n.queues[k].stuck {
+		q := &n.queues[k]
+		if !q.dead && (q.out > 0 || q.stuck) {
 			return true
 		}
+		alive = alive || !q.dead
+	}
+	if !alive {
+		return false
 	}
 	for _, c := range n.contexts[:n.used] {
 		if c != nil && c.end.Waiting() {
@@ -216,9 +223,10 @@ func (i *conn) mark() {
 
 // kick makes the kernel send. If the kernel does not send all, stuck asks for another kick.
 func (q *queue) kick(n *nic) {
-	q.stuck = false
-	if err := q.sock.Kick(); err != nil {
-		q.stuck = errors.Is(err, xsk.ErrAgain) // other reasons last: packets that are sent again kick again
+	err := q.sock.Kick()
+	q.stuck = errors.Is(err, xsk.ErrAgain)
+	q.dead = err != nil && !q.stuck // packets that are sent again kick again
+	if err != nil {
 		n.reclaim()
 	}
 }

@@ -140,3 +140,15 @@ func FillRingEmpty(i driver.Instance) (sum uint64) {
 
 // Rounds returns how often anything of a context's device was handled.
 func Rounds(c driver.Context) uint64 { return uint64(contextOf(c).nic.polls.Load()) }
+
+// Held reports whether the engine soon looks whether frames that had no room can be sent.
+func Held(c driver.Context) bool {
+	n := contextOf(c).nic
+	n.mustLock()
+	defer n.unlock()
+	q := &n.queues[0]
+	n.push(q)
+	defer func(out int) { q.out = out }(q.out)
+	q.out = 1
+	return n.held()
+}

@@ -131,6 +131,74 @@ func TestDeviceDeleted(t *testing.T) {
 	}
 }
 
+// Frames that cannot be sent while the link is down cause no rounds: the timers of connections have them sent later.
+func TestFramesOfALinkThatIsDownCauseNoRounds(t *testing.T) {
+	t.Parallel()
+	e := connected(t, veth.Config{}, driver.Small, map[string]string{"carrier": "ether"})
+	e.swaps(1)
+	if !afxdp.Held(e.ctx[0]) {
+		t.Error("a frame without room waits while the link is up")
+	}
+	if err := e.pair.Ends[0].SetUp(false); err != nil {
+		t.Fatal(err)
+	}
+	p := driver.Packet{IOV: [][]byte{make([]byte, 8)}}
+	if err := e.i[0].SendPost(&p); err != nil {
+		t.Fatal(err)
+	}
+	if afxdp.Held(e.ctx[0]) {
+		t.Error("a frame causes rounds while the link is down")
+	}
+	if err := e.pair.Ends[0].SetUp(true); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.sends(1, 8, 0); err != nil {
+		t.Error(err)
+	}
+}
+
+// A device that was deleted and made again can be opened, while contexts of the old one are still open and when they
+// are closed.
+func TestDeviceMadeAgain(t *testing.T) {
+	t.Parallel()
+	ether := map[string]string{"carrier": "ether"}
+	e := connected(t, veth.Config{}, driver.Small, ether)
+	ends := &e.pair.Ends
+	if err := ends[0].Delete(); err != nil {
+		t.Fatal(err)
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = ends[0].Device
+	err := ends[0].Do(func() error {
+		return netlink.LinkAdd(&netlink.Veth{
+			LinkAttrs: attrs, PeerName: ends[1].Device, PeerNamespace: netlink.NsFd(ends[1].Namespace),
+		})
+	})
+	if err := errors.Join(err, ends[0].SetUp(true), ends[1].SetUp(true)); err != nil {
+		t.Fatal(err)
+	}
+	old := e.ctx
+	for k := range e.ctx {
+		if e.ctx[k], err = openAt(e.pair, k, driver.Small, ether); err != nil {
+			t.Fatal(err)
+		}
+		defer e.ctx[k].Close()
+	}
+	e.connect()
+	e.swaps(1)
+	for k := range old {
+		if err := old[k].Close(); err != nil {
+			t.Error(err)
+		}
+		c, err := openAt(e.pair, k, driver.Small, ether)
+		if err != nil {
+			t.Fatalf("another context of the device: %v", err)
+		}
+		defer c.Close()
+	}
+	e.swaps(1)
+}
+
 // A smaller MTU is followed, whether each end knows of it or the receiver's device alone, which drops longer frames
 // without a word. What is under way goes on in parts.
 func TestMTUChange(t *testing.T) {

@@ -133,6 +133,13 @@ func (l *large) Progress(p *driver.Packet, sending bool) {
 	}
 }
 
+// over reports whether the engine has ended the connection, and accesses posted memory no more. StateClosed does not say
+// so: Close sets it while the engine may copy. OnClose then ends what is posted, with the NIC's lock.
+func (l *large) over() bool {
+	s := l.State()
+	return s == kit.StatePeerClosed || s == kit.StateBroken
+}
+
 func (l *large) StartRecv(p *driver.Packet, n int) (slot int, err error) {
 	k := l.Receives.Free()
 	s := &l.in[k]
@@ -200,7 +207,7 @@ func (l *large) progressRecv(k int) {
 		l.endRecv(k, l.Received(k, s.total, s.length))
 	case st == slotCanceled:
 		l.endRecv(k, driver.ErrCanceled)
-	case l.State() != kit.StateUp && s.state.CompareAndSwap(st, slotCanceled):
+	case l.over() && s.state.CompareAndSwap(st, slotCanceled):
 		l.endRecv(k, l.Failure("receive")) // the engine does not write to the memory any more
 	}
 }
@@ -260,7 +267,7 @@ func (l *large) progressSend(k int) {
 	switch {
 	case s.state.Load() == slotDone:
 		l.endSend(k, nil)
-	case l.State() != kit.StateUp && s.state.CompareAndSwap(slotPosted, slotDone):
+	case l.over() && s.state.CompareAndSwap(slotPosted, slotDone):
 		l.endSend(k, l.Failure("send")) // the engine does not read the memory any more
 	}
 }

@@ -79,6 +79,7 @@ type queue struct {
 	posted  int // chunks in the fill ring
 	rxLimit int
 	stuck   bool // kick must be repeated
+	dead    bool // kick has failed for a reason that lasts: the link is down, or the device is gone
 	long    assembly
 }
 
@@ -129,7 +130,7 @@ func openNIC(device string, o options) (*nic, error) {
 	key := nicKey{id, device}
 	nics.Lock()
 	defer nics.Unlock()
-	if n := nics.open[key]; n != nil {
+	if n := nics.open[key]; n != nil && n.queues[0].sock.Link() != xsk.LinkGone { // else another device has got the name
 		if !n.opts.shares(o) {
 			return nil, fmt.Errorf("%w: %s is open in this process with other options (carrier, port, queues, mode, copy, checksum, frames, busy-poll, huge-pages and multi-buffer must be the same)",
 				driver.ErrInvalid, device)
@@ -307,7 +308,9 @@ func (n *nic) release() error {
 	if n.refs--; n.refs > 0 {
 		return nil
 	}
-	delete(nics.open, n.key)
+	if nics.open[n.key] == n {
+		delete(nics.open, n.key)
+	}
 	return n.close()
 }
 
@@ -315,6 +318,10 @@ func (n *nic) close() error {
 	n.closing.Store(true)
 	n.wakeQueues()
 	n.tasks.Wait()
+	for n.waits.Sleepers() > 0 { // a waiter looks at the rings before and after it sleeps
+		n.wakeQueues()
+		time.Sleep(50 * time.Microsecond)
+	}
 	if n.res != nil {
 		n.res.Close()
 	}
