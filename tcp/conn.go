@@ -27,7 +27,7 @@ type conn struct {
 	api         track
 	targets     []netip.AddrPort
 	pendingPeer *pendingPeer // guarded by the context's Mu, as is link
-	turn        uint64       // of its Connect
+	turn        uint64       // of its Connect, among all of the context
 	link        *link
 	toSelf      bool
 	wire        *wire // nil until the connection is established
@@ -41,12 +41,14 @@ type conn struct {
 	blocked    atomic.Bool // the kernel has no room: an epoll event will report room
 	starved    atomic.Bool // what was received has no room
 
-	// The state of the keep-alive check of the connection, once a tick.
-	hasReceived, hasSent atomic.Bool // since the last check
-	silent               int         // checks since bytes were received
-	quiet                int         // ticks since bytes were sent
-	deadline             time.Time   // while closing
-	shut                 bool        // while closing: this side sends no more
+	// The state of the keep-alive check of the connection.
+	hasReceived, hasSent atomic.Bool   // since the last check, and the last beat
+	silent               int           // checks since bytes were received
+	quiet                time.Duration // since bytes were sent, at least
+	every                time.Duration // half of the longest pause between bytes that are sent; guarded by the context's Mu
+	pingDue              bool
+	deadline             time.Time // while closing
+	shut                 bool      // while closing: this side sends no more
 }
 
 // track is the part of a connection that differs between the tracks.
@@ -91,6 +93,7 @@ func (l *tryLock) unlock() { l.held.Store(false) }
 // is up, too, and shall end in order. The caller holds Mu.
 func (i *conn) establish(l *link, theirs uint64) {
 	c := i.ctx
+	i.every = min(i.every, l.deadTime/checks)
 	setUserTimeout(l.sock, 0) // a peer that does not receive may let sent bytes wait
 	fd, err := takeSocket(l.sock)
 	if err == nil {
@@ -208,6 +211,10 @@ func (i *conn) block() {
 
 // end breaks the connection when the stream ends without a close message. The caller holds rx.
 func (i *conn) end(why error) {
+	if why == errRecord {
+		i.violated(why.Error())
+		return
+	}
 	i.ended = true
 	i.hangUp()
 	if why == nil {

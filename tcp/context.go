@@ -141,8 +141,6 @@ func (c *share) Dial(num uint32, url string, to driver.URL) (*conn, error) {
 	c.Add(i, num, url, i.api, i.api)
 	p := c.pendingPeer(to.Incarnation)
 	i.pendingPeer = p
-	c.turns++
-	i.turn = c.turns
 	p.wait(i)
 	p.advance()
 	return i, nil
@@ -159,7 +157,7 @@ func (c *share) Reach(to driver.URL) error {
 	return nil
 }
 
-// newConn makes a connection of the context's track.
+// newConn makes a connection of the context's track. The caller holds Mu.
 func (c *share) newConn() *conn {
 	var i *conn
 	if c.Props.Track == driver.Large {
@@ -169,7 +167,8 @@ func (c *share) newConn() *conn {
 		s := newSmall()
 		i, s.api = &s.conn, s
 	}
-	i.ctx = c
+	c.turns++
+	i.ctx, i.turn, i.every = c, c.turns, c.opts.deadTime/checks
 	return i
 }
 

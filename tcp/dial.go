@@ -183,7 +183,9 @@ func (c *share) dial(ctx context.Context, peer uint64, to netip.AddrPort) (_ *li
 		}
 	}()
 	prepare(sock, c.opts.deadTime)
-	m := claim{track: c.Props.Track, encrypt: c.opts.encrypt, from: c.Incarnation, to: peer}
+	m := claim{
+		track: c.Props.Track, encrypt: c.opts.encrypt, deadTime: c.opts.deadTime, from: c.Incarnation, to: peer,
+	}
 	cfg := &handshake.Config{Protocol: protocol, Limit: noteLimit}
 	hs, err := handshake.Dial(sock, c.key, cfg, m.append(nil))
 	if err != nil {
@@ -199,5 +201,6 @@ func (c *share) dial(ctx context.Context, peer uint64, to netip.AddrPort) (_ *li
 	case n.code != welcome:
 		return nil, n.code.err()
 	}
+	l.deadTime = n.deadTime
 	return l, nil
 }

@@ -41,11 +41,11 @@
 //
 // The kernel closes the sockets of a process that dies: the reader sees the stream end without the frame bye, and the
 // connection is broken. A host that is gone is noticed by silence: each side sends a sign of life if it has sent
-// nothing for a twelfth of the dead time, and breaks the connection when it has received nothing for eleven twelfths or
-// somewhat more. A process that was stopped for at most four fifths of the dead time loses nothing. Disconnect and Close
-// send the frame bye and wait, in the keep-alive goroutine, until the peer's kernel has everything, at most 2 s. A
-// context that is closed in the middle of a long message that it sends breaks the connection, because the rest of the
-// message cannot follow.
+// nothing for a twelfth of the lesser dead time of both, and breaks the connection when it has received nothing for eleven
+// twelfths of its own, or somewhat more. A process that was stopped for at most four fifths of the dead time loses
+// nothing. Disconnect and Close send the frame bye and wait, in the keep-alive goroutine, until the peer's kernel has
+// everything, at most 2 s. A context that is closed in the middle of a long message that it sends breaks the connection,
+// because the rest of the message cannot follow.
 //
 // # Limits
 //

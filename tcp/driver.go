@@ -14,7 +14,7 @@ import (
 )
 
 // urlVersion is the version of this driver's urls.
-const urlVersion = 2
+const urlVersion = 3
 
 func init() { driver.Register(tcpDriver{}) }
 

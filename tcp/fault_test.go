@@ -272,6 +272,10 @@ func TestChangedRecordBreaks(t *testing.T) {
 	if err := i[1].(driver.RecvWaiter).RecvWait(ctx, &in); !errors.Is(err, driver.ErrBroken) {
 		t.Errorf("receive of a changed record: %v, want %v", err, driver.ErrBroken)
 	}
+	var counted driver.Counters
+	if i[1].(*small).ctx.Counters(&counted); counted.BadFrames != 1 {
+		t.Errorf("%d frames are counted as bad, want 1", counted.BadFrames)
+	}
 }
 
 // Messages of encrypt=on do not show on the path, and those without it do.

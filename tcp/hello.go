@@ -6,25 +6,27 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/internal/handshake"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // protocol is what both sides bind into the handshake.
-const protocol = "bywash tcp 1"
+const protocol = "bywash tcp 2"
 
 // The frames of the handshake's connection, before it carries messages; little-endian:
 //
-//	claim    the dialer's    track u8, flags u8, 0 u16, 0 u32, from u64, to u64
-//	welcome  the listener's  kind u8, code u8: 0, or why not
+//	claim    the dialer's    track u8, flags u8, 0 u16, dead time u32 in ms, from u64, to u64
+//	welcome  the listener's  kind u8, code u8: 0, or why not; 0 u16, dead time u32 in ms, 0 if not
 //	take     the leader's    kind u8, 0 u8[7], token u64
 //	seen     the answer      kind u8
 //	stand    the follower's  kind u8, 0 u8[7], token u64
 //	up       the leader's    kind u8; messages follow
 const (
 	claimSize   = 24
-	welcomeSize = 2
+	welcomeSize = 8
 	takeSize    = 16
 	seenSize    = 1
 	upSize      = 1
@@ -79,7 +81,8 @@ var (
 type claim struct {
 	track    driver.Track
 	encrypt  bool
-	from, to uint64 // incarnations
+	deadTime time.Duration // in ms; so often the dialer wants signs of life
+	from, to uint64        // incarnations
 }
 
 func (m claim) append(b []byte) []byte {
@@ -88,18 +91,24 @@ func (m claim) append(b []byte) []byte {
 	if m.encrypt {
 		flags = flagEncrypt
 	}
-	b = append(b, byte(m.track), flags, 0, 0, 0, 0, 0, 0)
+	b = le.AppendUint32(append(b, byte(m.track), flags, 0, 0), uint32(m.deadTime.Milliseconds()))
 	return le.AppendUint64(le.AppendUint64(b, m.from), m.to)
+}
+
+// parseDeadTime reads a dead time; ok is false if no option allows it.
+func parseDeadTime(b []byte) (d time.Duration, ok bool) {
+	d = time.Duration(binary.LittleEndian.Uint32(b)) * time.Millisecond
+	return d, d >= kit.MinDeadTime && d <= kit.MaxDeadTime
 }
 
 func parseClaim(b []byte) (m claim, err error) {
 	le := binary.LittleEndian
-	if len(b) != claimSize || b[0] > byte(driver.Large) || b[1] > flagEncrypt || le.Uint16(b[2:]) != 0 ||
-		le.Uint32(b[4:]) != 0 {
+	if len(b) != claimSize || b[0] > byte(driver.Large) || b[1] > flagEncrypt || le.Uint16(b[2:]) != 0 {
 		return m, errMalformed
 	}
 	m = claim{track: driver.Track(b[0]), encrypt: b[1] == flagEncrypt, from: le.Uint64(b[8:]), to: le.Uint64(b[16:])}
-	if m.from == m.to {
+	var ok bool
+	if m.deadTime, ok = parseDeadTime(b[4:]); !ok || m.from == m.to {
 		return m, errMalformed
 	}
 	return m, nil
@@ -107,15 +116,16 @@ func parseClaim(b []byte) (m claim, err error) {
 
 // note is a frame after the claim.
 type note struct {
-	kind  noteKind
-	code  refusal
-	token uint64 // of rdv data for the sender of the note
+	kind     noteKind
+	code     refusal
+	deadTime time.Duration // of the listener that welcomes, in ms
+	token    uint64        // of rdv data for the sender of the note
 }
 
 func (m note) append(b []byte) []byte {
 	switch m.kind {
 	case noteWelcome:
-		return append(b, byte(m.kind), byte(m.code))
+		return binary.LittleEndian.AppendUint32(append(b, byte(m.kind), byte(m.code), 0, 0), uint32(m.deadTime.Milliseconds()))
 	case noteSeen, noteUp:
 		return append(b, byte(m.kind))
 	}
@@ -129,8 +139,12 @@ func parseNote(b []byte) (m note, err error) {
 	}
 	m.kind = noteKind(b[0])
 	switch {
-	case m.kind == noteWelcome && len(b) == welcomeSize && b[1] <= byte(refuseBusy):
+	case m.kind == noteWelcome && len(b) == welcomeSize && b[1] <= byte(refuseBusy) && b[2] == 0 && b[3] == 0:
 		m.code = refusal(b[1])
+		var ok bool
+		if m.deadTime, ok = parseDeadTime(b[4:]); m.code == welcome && !ok || m.code != welcome && m.deadTime != 0 {
+			return note{}, errMalformed
+		}
 	case m.kind == noteSeen && len(b) == seenSize:
 	case m.kind == noteUp && len(b) == upSize:
 	case (m.kind == noteTake || m.kind == noteStand) && len(b) == takeSize && [7]byte(b[1:8]) == [7]byte{}:

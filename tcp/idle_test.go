@@ -42,6 +42,29 @@ func TestFramesWithoutMessagesKeepNoRoom(t *testing.T) {
 	}
 }
 
+// A grant behind as many frames as one poll handles is applied once, by the next poll.
+func TestGrantBehindManyFramesIsAppliedOnce(t *testing.T) {
+	c := aContext(t, driver.Small, nil)
+	i, fd := c.fed(t)
+	defer unix.Close(fd)
+	s := i.api.(*small)
+	c.drain.lock.lock() // nobody else reads
+	defer c.drain.lock.unlock()
+	s.sentFrames.Store(window)
+	heads := make([]uint32, parseLimit, parseLimit+1)
+	for k := range heads {
+		heads[k] = frameHead(framePing, 0)
+	}
+	if _, err := unix.Write(fd, frames(append(heads, frameHead(frameGrant, grantStep/4))...)); err != nil {
+		t.Fatal(err)
+	}
+	i.receive()
+	i.receive()
+	if got := s.granted.Load(); got != window+grantStep {
+		t.Errorf("%d bytes are granted, want %d", got, window+grantStep)
+	}
+}
+
 // A program that takes no messages, while its peer takes its own, gets the grants and the end of the peer nevertheless:
 // frames without messages between those that wait do not fill the ring.
 func TestWaitingMessagesLeaveRoomForOtherFrames(t *testing.T) {

@@ -10,16 +10,31 @@ import (
 	"github.com/bywash/bywash/internal/kit"
 )
 
-// The keep-alive goroutine checks each connection 24 times in a dead time. It sends a sign of life when nothing was sent
-// for one to two checks. It breaks a connection at the 22nd check at which nothing was received: 22 to 23 checks after
-// the last bytes, so within the dead time. A peer that is stopped for 0.8 of it is silent for at most 19.2 + 2 checks,
-// and loses nothing. The goroutine counts checks instead of time: a process that was stopped has not checked, and breaks
-// nothing when it goes on.
+// The keep-alive goroutine checks each connection 24 times in a dead time. It breaks a connection at the 22nd check at
+// which nothing was received: 22 to 23 checks after the last bytes, so within the dead time. A peer sends a sign of life
+// when nothing was sent for one to two of these checks: each side knows the other's dead time. One that is stopped for
+// 0.8 of the dead time is silent for at most 19.2 + 2 checks, and loses nothing. The goroutine counts checks instead of
+// time: a process that was stopped has not checked, and breaks nothing when it goes on.
 const (
 	checks       = 24
-	quietChecks  = 1
 	silentChecks = 21
 )
+
+// clock counts the ticks of a time. Their delays do not add up.
+type clock struct {
+	tick time.Duration
+	last time.Time
+}
+
+// ticks returns how many have passed since the last call: many after this process was stopped.
+func (k *clock) ticks(now time.Time) int {
+	n := int(now.Sub(k.last) / k.tick)
+	k.last = k.last.Add(time.Duration(n) * k.tick)
+	return n
+}
+
+// left is how long the next one takes.
+func (k *clock) left(now time.Time) time.Duration { return k.tick - now.Sub(k.last) }
 
 // Pauses of the keep-alive goroutine.
 const (
@@ -53,27 +68,26 @@ func (c *share) schedule() {
 func (c *share) keep() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	tick := max(c.opts.deadTime/checks, time.Millisecond)
-	last := time.Now()
+	check := clock{c.opts.deadTime / checks, time.Now()}
+	beat := check // for signs of life, which a peer may want more often
 	for c.live.Err() == nil {
 		c.keepAlivePauses.Store(true)
 		c.scheduled.Store(false)
 		now := time.Now()
-		ticks := int(now.Sub(last) / tick) // many after this process was stopped
-		if ticks > 0 {
-			last = last.Add(time.Duration(ticks) * tick) // not now: delays would add up over a dead time
+		checkDue, beats := check.ticks(now) > 0, beat.ticks(now)
+		if checkDue {
 			c.takeReady()
 		}
 		held := c.drain.holds.Load()
 		c.flushHeld()
-		conns, busy := c.pollAll(now, ticks)
+		conns, busy := c.pollAll(now, checkDue, &beat, beats)
 		switch {
 		case held:
 			c.pause(timer, heldPause)
 		case busy || c.drain.some.Load(): // peers that have not had their turn shall not count as silent
 			c.pause(timer, busyPause)
 		case conns > 0:
-			c.rest(timer, max(tick-now.Sub(last), time.Millisecond))
+			c.rest(timer, max(min(check.left(now), beat.left(now)), time.Millisecond))
 		default:
 			c.rest(timer, idlePause)
 		}
@@ -111,23 +125,27 @@ func (c *share) rest(timer *time.Timer, d time.Duration) {
 	}
 }
 
-// pollAll polls all connections, and ends those that were closed. ticks is how many have passed since the last check
-// for signs of life; with 0 there is no check. It returns how many connections there are, and whether any needs a poll
-// soon.
-func (c *share) pollAll(now time.Time, ticks int) (conns int, busy bool) {
+// pollAll polls all connections, and ends those that were closed. Beats is how many have passed since the last call; the
+// next ones are as short as a peer needs. It returns how many connections there are, and whether any needs a poll soon.
+func (c *share) pollAll(now time.Time, checkDue bool, beat *clock, beats int) (conns int, busy bool) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
+	tick := c.opts.deadTime / checks
 	for i := range c.Conns.All() {
 		if i.State() != kit.StateUp {
 			continue
 		}
 		conns++
-		if ticks > 0 {
+		if checkDue {
 			if !c.watched.Load() && !i.receive() {
 				c.drain.requeue(i)
 			}
-			i.checkAlive(ticks)
+			i.checkAlive()
 		}
+		if beats > 0 {
+			i.beat(beat.tick, beats)
+		}
+		tick = min(tick, i.every)
 		i.signOfLife()
 		if i.blocked.Load() {
 			i.flush()
@@ -136,20 +154,30 @@ func (c *share) pollAll(now time.Time, ticks int) (conns int, busy bool) {
 			i.api.starts()
 			i.Leave()
 		}
-		busy = busy || i.blocked.Load() || i.quiet >= quietChecks
+		busy = busy || i.blocked.Load() || i.pingDue
 	}
+	beat.tick = tick
 	c.endClosing(now)
 	return conns, busy || len(c.closing) > 0
 }
 
-// checkAlive notes whether a connection has sent and received since the last check, ticks ago.
-func (i *conn) checkAlive(ticks int) {
+// beat notes whether a connection has sent since the last call, so many beats ago. A sign of life is due if one at the
+// next beat might be late.
+func (i *conn) beat(tick time.Duration, beats int) {
 	if i.toSelf {
 		return
 	}
-	i.quiet += ticks
+	i.quiet += time.Duration(beats) * tick
 	if i.hasSent.Swap(false) {
-		i.quiet = ticks - 1
+		i.quiet = time.Duration(beats-1) * tick
+	}
+	i.pingDue = i.quiet > 2*(i.every-tick)
+}
+
+// checkAlive notes whether a connection has received since the last check.
+func (i *conn) checkAlive() {
+	if i.toSelf {
+		return
 	}
 	if i.hasReceived.Swap(false) || i.starved.Load() { // what is not taken from the kernel may hold signs of life
 		i.silent = 0
@@ -169,8 +197,8 @@ func (i *conn) checkAlive(ticks int) {
 
 // signOfLife sends one if it is due; if the owner is inside, the keep-alive goroutine tries again soon.
 func (i *conn) signOfLife() {
-	if i.quiet >= quietChecks && i.api.ping() {
-		i.quiet = 0
+	if i.pingDue && i.api.ping() {
+		i.quiet, i.pingDue = 0, false
 	}
 }
 

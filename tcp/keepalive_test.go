@@ -101,14 +101,15 @@ func TestChecksKeepDeadTime(t *testing.T) {
 		if sign++; sign > checks {
 			t.Fatalf("no sign of life in %d checks, the dead time has %d", sign, checks)
 		}
-		i.checkAlive(1)
+		i.beat(i.every, 1)
+		i.checkAlive()
 		i.signOfLife()
 	}
 	i.hasReceived.Store(true)
-	i.checkAlive(1) // for bytes that came up to one check ago
+	i.checkAlive() // for bytes that came up to one check ago
 	silent := 0
 	for i.State() == kit.StateUp {
-		i.checkAlive(1)
+		i.checkAlive()
 		silent++
 	}
 	if silent+1 > checks {
@@ -117,4 +118,56 @@ func TestChecksKeepDeadTime(t *testing.T) {
 	if stopped := float64(silent - sign); stopped < 0.8*checks {
 		t.Errorf("a peer that is stopped for %v checks is broken, want none below 0.8 of %d", stopped, checks)
 	}
+}
+
+// Each end sends signs of life as often as the end with the lesser dead time wants them.
+func TestPeersDeadTimeSetsSignsOfLife(t *testing.T) {
+	a := aContext(t, driver.Small, map[string]string{"dead-time": "1h"})
+	b := aContext(t, driver.Small, map[string]string{"dead-time": "2s"})
+	x, y := connected(t, a, b)
+	for _, i := range []driver.Instance{x, y} {
+		if got, want := i.(*small).every, 2*time.Second/checks; got != want {
+			t.Errorf("a sign of life at least every %v, want 2 times %v", 2*got, want)
+		}
+	}
+	i, fd := a.fed(t)
+	defer unix.Close(fd)
+	a.Mu.Lock()
+	i.every = b.opts.deadTime / checks
+	a.Mu.Unlock()
+	a.wakeKeepAlive()
+	attack.Await(t, "a sign of life comes long before the own dead time", func() bool {
+		n, _ := unix.Read(fd, make([]byte, headSize))
+		return n > 0
+	})
+}
+
+// A send that the keep-alive goroutine finishes wakes the goroutine that waits for it.
+func TestKeepAliveWakesSenders(t *testing.T) {
+	c := aContext(t, driver.Small, map[string]string{"dead-time": "1h"})
+	i, fd := c.fed(t)
+	defer unix.Close(fd)
+	s := i.api.(*small)
+	s.granted.Store(1 << 40)
+	var p driver.Packet
+	for !s.Stalled() {
+		p = driver.Packet{IOV: [][]byte{make([]byte, maxSmall)}}
+		if err := i.Self.SendPost(&p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	woken := i.Life.Sleep()
+	defer i.Awake()
+	c.drain.lock.lock() // no event of the socket wakes it
+	defer c.drain.lock.unlock()
+	b := make([]byte, 1<<20)
+	attack.Await(t, "the waiter is woken", func() bool {
+		_, _ = unix.Read(fd, b)
+		select {
+		case <-woken:
+			return true
+		default:
+			return false
+		}
+	})
 }

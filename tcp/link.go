@@ -20,7 +20,8 @@ type link struct {
 	ctx         *share
 	sock        *net.TCPConn
 	hs          *handshake.Conn
-	dialed      bool // by this side
+	dialed      bool          // by this side
+	deadTime    time.Duration // of the peer
 	pendingPeer *pendingPeer
 
 	state linkState

@@ -144,7 +144,7 @@ func (c *share) authenticate(sock *net.TCPConn) (*link, uint64, error) {
 	case m.encrypt != c.opts.encrypt:
 		code = refuseEncrypt
 	}
-	l := &link{ctx: c, sock: sock, hs: hs}
+	l := &link{ctx: c, sock: sock, hs: hs, deadTime: m.deadTime}
 	if code != welcome {
 		c.refused.Add(1)
 		err = code.err()

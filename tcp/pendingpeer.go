@@ -85,7 +85,7 @@ func (c *share) admit(l *link, peer uint64) bool {
 	}
 	p := c.pendingPeer(peer)
 	l.pendingPeer = p
-	if l.send(note{kind: noteWelcome}) != nil {
+	if l.send(note{kind: noteWelcome, deadTime: c.opts.deadTime}) != nil {
 		p.advance()
 		return false
 	}

@@ -166,8 +166,9 @@ func (p *poller) control(op, fd int, events uint32, token uint64) error {
 	return nil
 }
 
-// tokenOf names a connection in events: numbers are used again, and an event of the one before is harmless.
-func tokenOf(i *conn) uint64 { return uint64(i.Number()) }
+// tokenOf names a connection in events, and differs from that of the one that had its number before: an event of that
+// may be under way.
+func tokenOf(i *conn) uint64 { return i.turn<<32 | uint64(i.Number()) }
 
 func (p *poller) add(i *conn) error {
 	const in, out = unix.EPOLLIN | unix.EPOLLRDHUP, unix.EPOLLOUT
@@ -336,7 +337,7 @@ func (c *share) takeReady() (did bool) {
 				continue
 			}
 			did = true
-			if i := c.Conns.At(uint32(token)); i != nil {
+			if i := c.Conns.At(uint32(token)); i != nil && tokenOf(i) == token {
 				late = late || clock.over()
 				c.notice(i, e.Events, late)
 			}

@@ -48,3 +48,32 @@ func TestLateWakeupWritesToNoFile(t *testing.T) {
 	}
 	t.Error("the number of the closed descriptor was never free")
 }
+
+// An event of a connection that had the number before does not concern the new one.
+func TestEventOfEarlierConnectionIsIgnored(t *testing.T) {
+	c := aContext(t, driver.Small, nil)
+	c.watch()
+	c.Mu.Lock()
+	before := c.newConn() // number 0
+	c.Mu.Unlock()
+	now, fd := c.fed(t)
+	defer unix.Close(fd)
+	if now.Number() != before.Number() {
+		t.Fatalf("the new connection has number %d, want %d", now.Number(), before.Number())
+	}
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fds[0])
+	if err := c.poll.control(unix.EPOLL_CTL_ADD, fds[0], unix.EPOLLIN|unix.EPOLLRDHUP, tokenOf(before)); err != nil {
+		t.Fatal(err)
+	}
+	_ = unix.Close(fds[1])
+	for range 4 { // another goroutine may drain
+		c.takeReady()
+	}
+	if now.hup.Load() {
+		t.Error("the new connection has ended")
+	}
+}

@@ -4,6 +4,7 @@ package tcp
 
 import (
 	"encoding/binary"
+	"errors"
 	"sync/atomic"
 
 	"github.com/bywash/bywash/internal/handshake"
@@ -86,7 +87,7 @@ func (s *sealer) read(w *wire, bufs [][]byte) (n int, st status) {
 			return n, ok
 		}
 		if done, err := s.open(); err != nil {
-			w.err = err
+			w.err = errRecord
 			return n, over
 		} else if done {
 			continue
@@ -122,6 +123,8 @@ func (s *sealer) give(bufs *[][]byte) (n int) {
 	}
 	return n
 }
+
+var errRecord = errors.New("a record that is damaged or forged")
 
 // open opens the next record, once it is there as a whole and the one before was taken.
 func (s *sealer) open() (bool, error) {

@@ -199,6 +199,10 @@ func (s *small) parse() {
 	for s.inTail-from >= headSize {
 		head := binary.LittleEndian.Uint32(s.in[from%inSize:])
 		k, n, ok := parseHead(head)
+		if ok && k != frameMessage && others == parseLimit {
+			s.behind = true // before a grant is applied: the next poll parses it again
+			break
+		}
 		if !ok || k == frameGrant && !s.grant(head) {
 			s.violated("a frame that there cannot be")
 			break
@@ -211,9 +215,8 @@ func (s *small) parse() {
 			s.inFrame = s.join(from, size, dense) + size
 			messages++
 			s.Announce()
-		} else if others++; others > parseLimit {
-			s.behind = true
-			break
+		} else {
+			others++
 		}
 		if from += size; k == frameBye {
 			s.peerClosed()
@@ -507,8 +510,8 @@ func (s *small) starts() {
 	if s.ungranted >= grantStep {
 		s.repay()
 	}
-	if s.Stalled() {
-		s.Push()
+	if s.Stalled() && s.Push() {
+		s.Wake()
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/internal/kit"
@@ -24,7 +25,7 @@ const goldenFile = "testdata/wire.txt"
 
 // golden are bytes of each kind that this driver puts on the wire.
 func golden() map[string][]byte {
-	c := claim{track: driver.Large, encrypt: true, from: 0x0102030405060709, to: 0x1112131415161719}
+	c := claim{track: driver.Large, encrypt: true, deadTime: 5 * time.Second, from: 0x0102030405060709, to: 0x1112131415161719}
 	var data [transferHead]byte
 	(&transfer{kind: frameMessage, tag: 0x0201, bytes: 5, total: 6}).put(&data)
 	var rdv [rdvBytes]byte
@@ -35,8 +36,9 @@ func golden() map[string][]byte {
 		"ping": frameHead(framePing, 0), "bye": frameHead(frameBye, 0), "grant": frameHead(frameGrant, grantStep/4),
 	}
 	all := map[string][]byte{
-		"claim": c.append(nil), "welcome": note{kind: noteWelcome, code: refuseStale}.append(nil),
-		"take": note{kind: noteTake, token: 0x0102030405060708}.append(nil), "seen": note{kind: noteSeen}.append(nil),
+		"claim": c.append(nil), "welcome": note{kind: noteWelcome, deadTime: 5 * time.Second}.append(nil),
+		"refusal": note{kind: noteWelcome, code: refuseStale}.append(nil),
+		"take":    note{kind: noteTake, token: 0x0102030405060708}.append(nil), "seen": note{kind: noteSeen}.append(nil),
 		"up":      note{kind: noteUp}.append(nil),
 		"stand":   note{kind: noteStand, token: 0x0102030405060708}.append(nil),
 		"message": bytes.Clone(s.out[:frameSize(5)]), "transfer": data[:], "rdv data": rdv[:],

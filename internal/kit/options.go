@@ -68,9 +68,15 @@ func Duration[T any](name, help string, low, high time.Duration, field func(*T) 
 	}
 }
 
+// MinDeadTime and MaxDeadTime limit dead times.
+const (
+	MinDeadTime = 100 * time.Millisecond
+	MaxDeadTime = time.Hour
+)
+
 // DeadTime is the option of that name; see [driver.Capabilities].
 func DeadTime[T any](field func(*T) *time.Duration) Option[T] {
-	return Duration("dead-time", "how long a peer that died can go unnoticed", 100*time.Millisecond, time.Hour, field)
+	return Duration("dead-time", "how long a peer that died can go unnoticed", MinDeadTime, MaxDeadTime, field)
 }
 
 // Choice is one of several values. Help lists them in the order of values, "auto | on | off".

@@ -94,17 +94,17 @@ func (s *Small) Later(p *driver.Packet) error {
 	return nil
 }
 
-// Push starts sends that have waited, or fails them after the connection has ended. Settle calls it.
-func (s *Small) Push() {
+// Push starts sends that have waited, or fails them after the connection has ended, and reports whether any is done.
+// Settle calls it.
+func (s *Small) Push() (did bool) {
 	if s.waiting.empty() {
-		return
+		return false
 	}
 	if s.conn.State() != StateUp {
 		s.waiting.fail(&s.conn.Life, "send")
 		s.stalled.Store(false)
-		return
+		return true
 	}
-	did := false
 	for !s.waiting.empty() && s.starter.Start(s.waiting.first()) {
 		s.waiting.pop()
 		did = true
@@ -115,6 +115,7 @@ func (s *Small) Push() {
 	if did {
 		s.starter.Launch()
 	}
+	return did
 }
 
 // Stalled reports whether sends wait. Any goroutine may call it.

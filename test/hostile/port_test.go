@@ -256,7 +256,7 @@ func pingerProgram(in *json.Decoder, out *json.Encoder) error {
 		if err != nil {
 			return err
 		}
-		hs, err := handshake.Dial(sock, key, &handshake.Config{Protocol: "bywash tcp 1", Limit: 16}, claimOf(k.incarnation(n), u.Incarnation))
+		hs, err := handshake.Dial(sock, key, &handshake.Config{Protocol: "bywash tcp 2", Limit: 16}, claimOf(k.incarnation(n), u.Incarnation))
 		if err != nil {
 			return err
 		}
@@ -279,7 +279,8 @@ func pingerProgram(in *json.Decoder, out *json.Encoder) error {
 
 // claimOf is the claim of a dialer of tcp for the small track.
 func claimOf(from, to uint64) []byte {
-	b := make([]byte, 8, 24)
+	const deadTime = 5000 // ms
+	b := binary.LittleEndian.AppendUint32(make([]byte, 4, 24), deadTime)
 	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, from), to)
 }
 
