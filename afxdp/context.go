@@ -120,11 +120,11 @@ func (c *share) deviceMTU() int {
 
 func (c *share) Dial(num uint32, url string, peer driver.URL) (*conn, error) {
 	to, err := parseAddress(peer.Rest)
-	if err == nil {
-		err = to.reachable(c.addr)
-	}
 	if err != nil {
 		return nil, err
+	}
+	if why := to.apart(c.addr); why != "" {
+		return nil, fmt.Errorf("%w: %s", driver.ErrInvalid, why)
 	}
 	c.sweep()
 	i, err := c.newConn(num, url)
@@ -202,7 +202,7 @@ func (c *share) Release() error {
 	c.Mu.Unlock()
 	n.mustLock()
 	n.contexts[c.number] = nil
-	c.drop()
+	c.end.Abandon() // connections whose peers did not confirm
 	n.unlock()
 	return n.release()
 }
@@ -221,9 +221,6 @@ func (c *share) closeAll() {
 		time.Sleep(pause)
 	}
 }
-
-// drop forgets connections whose peers did not confirm. The caller holds the NIC's lock.
-func (c *share) drop() { c.end.Abandon() }
 
 // chooseAddress chooses the address at which peers reach a device.
 func chooseAddress(kind carrier.Kind, l carrier.Link, addrs []netip.Addr) (carrier.Kind, address, error) {

@@ -310,21 +310,14 @@ func capabilities(t driver.Track, o options, mtu int) driver.Capabilities {
 		c.Ordered = true
 		return c
 	}
-	c.MaxMessage, c.RdvSize = maxMessage, rdvBytes
+	c.MaxMessage, c.RdvSize = maxMessage, kit.RdvBytes
 	c.SendDepth, c.RecvDepth = transferDepth, transferDepth
 	return c
 }
 
 // profile describes Ethernet of the device's speed.
 func profile(device string) driver.Profile {
-	speed := 10e9 // for virtual devices, which report no speed
-	if b, err := os.ReadFile("/sys/class/net/" + device + "/speed"); err == nil {
-		var mb float64
-		if n, _ := fmt.Sscan(string(b), &mb); n == 1 && mb > 0 {
-			speed = mb * 1e6
-		}
-	}
-	return driver.Profile{Latency: 3 * time.Microsecond, Bandwidth: speed / 8, Exclusivity: exclusivity}
+	return driver.Profile{Latency: 3 * time.Microsecond, Bandwidth: kit.LinkSpeed(device), Exclusivity: exclusivity}
 }
 
 func (n *unopened) Properties() *driver.Properties { return &n.props }

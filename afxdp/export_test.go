@@ -5,6 +5,7 @@ package afxdp
 import (
 	"fmt"
 	"runtime"
+	"strings"
 	"time"
 
 	"github.com/bywash/bywash/driver"
@@ -59,7 +60,13 @@ func PausedRoundTrip(i driver.Instance, after time.Duration) time.Duration {
 		}
 		runtime.Gosched()
 	}
-	return time.Duration(c.lc.LeastRoundTrip())
+	_, least, _ := strings.Cut(c.lc.String(), "(least ")
+	least, _, _ = strings.Cut(least, ",")
+	d, err := time.ParseDuration(least)
+	if err != nil {
+		panic(err)
+	}
+	return d
 }
 
 // Kill forgets all connections of a context, as its process's death does. Close it then.

@@ -37,30 +37,6 @@ func FuzzAddress(f *testing.F) {
 	})
 }
 
-// FuzzRdvData: nothing but what putRdv wrote for this connection is taken.
-func FuzzRdvData(f *testing.F) {
-	var b [rdvBytes]byte
-	putRdv(b[:], 7, 9, 100)
-	f.Add(b[:], uint64(7))
-	f.Add(b[:], uint64(8))
-	f.Add(b[:31], uint64(7))
-	f.Add([]byte{}, uint64(0))
-	f.Fuzz(func(t *testing.T, b []byte, token uint64) {
-		tag, length, err := parseRdv(b, token)
-		if err != nil {
-			if !errors.Is(err, driver.ErrInvalid) {
-				t.Errorf("%v is not %v", err, driver.ErrInvalid)
-			}
-			return
-		}
-		var again [rdvBytes]byte
-		putRdv(again[:], token, tag, length)
-		if !bytes.Equal(b, again[:]) || length < 0 || length > maxMessage {
-			t.Errorf("% x is taken as tag %d, length %d", b, tag, length)
-		}
-	})
-}
-
 // FuzzHello: every hello that parses has this version and track.
 func FuzzHello(f *testing.F) {
 	c := &share{}

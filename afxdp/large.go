@@ -3,9 +3,6 @@
 package afxdp
 
 import (
-	"encoding/binary"
-	"fmt"
-	"hash/crc32"
 	"math/rand/v2"
 	"sync/atomic"
 
@@ -35,7 +32,6 @@ type large struct {
 const (
 	transferDepth = kit.LargeDepth
 	maxMessage    = 256 << 30
-	rdvBytes      = 32
 )
 
 // States of a slot. The owner changes slotFree to slotPosted, slotPosted to slotCancel, and slotDone or slotCanceled to
@@ -54,7 +50,7 @@ type recvSlot struct {
 	length int // bytes of the memory
 	total  int // bytes of the message; -1: unknown
 	got    int
-	rdv    [rdvBytes]byte
+	rdv    [kit.RdvBytes]byte
 }
 
 type sendSlot struct {
@@ -95,29 +91,6 @@ var (
 	_ driver.RecvWaiter = (*large)(nil)
 )
 
-var errRdvDamaged = fmt.Errorf("%w: rdv data is damaged, or of another connection", driver.ErrInvalid)
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-// Rdv data, little-endian: crc32c u32 of what follows, 0 u32, token u64, tag u64, length u64.
-func putRdv(b []byte, token, tag uint64, length int) {
-	le := binary.LittleEndian
-	le.PutUint32(b[4:], 0)
-	le.PutUint64(b[8:], token)
-	le.PutUint64(b[16:], tag)
-	le.PutUint64(b[24:], uint64(length))
-	le.PutUint32(b, crc32.Checksum(b[4:rdvBytes], castagnoli))
-}
-
-func parseRdv(b []byte, token uint64) (tag uint64, length int, err error) {
-	le := binary.LittleEndian
-	if len(b) != rdvBytes || le.Uint32(b) != crc32.Checksum(b[4:], castagnoli) || le.Uint32(b[4:]) != 0 || le.Uint64(b[8:]) != token ||
-		le.Uint64(b[24:]) > maxMessage {
-		return 0, 0, errRdvDamaged
-	}
-	return le.Uint64(b[16:]), int(le.Uint64(b[24:])), nil
-}
-
 func (l *large) hello() []byte { return l.helloOf(l.token) }
 
 func (l *large) up(hello []byte) (err error) {
@@ -146,7 +119,7 @@ func (l *large) StartRecv(p *driver.Packet, n int) (slot int, err error) {
 	s.gen++
 	s.length, s.total, s.got = n, -1, 0
 	s.set(p)
-	putRdv(s.rdv[:], l.token, uint64(s.gen)<<8|uint64(k), n)
+	kit.PutRdv(&s.rdv, l.token, uint64(s.gen)<<8|uint64(k), n)
 	p.RdvData = s.rdv[:]
 	s.state.Store(slotPosted)
 	return k, nil
@@ -226,7 +199,7 @@ func (l *large) CancelRecv(p *driver.Packet) {
 }
 
 func (l *large) StartSend(p *driver.Packet, n int) (slot int, err error) {
-	tag, room, err := parseRdv(p.RdvData, l.theirs)
+	tag, room, err := kit.ParseRdv(p.RdvData, l.theirs, maxMessage)
 	if err != nil {
 		return 0, err
 	}

@@ -78,17 +78,9 @@ func parseAddress(s string) (a address, err error) {
 	return a, nil
 }
 
-// reachable returns why a context does not send to an address, or nil. Urls come from peers, and a context sends to
-// their addresses before anything has answered: it therefore sends only to its own port.
-func (a address) reachable(from address) error {
-	if why := a.apart(from); why != "" {
-		return fmt.Errorf("%w: %s", driver.ErrInvalid, why)
-	}
-	return nil
-}
-
 // apart returns why contexts at two addresses cannot be connected, or "" if nothing is known against it. It is
-// symmetric.
+// symmetric. Urls come from peers, and a context sends to their addresses before anything has answered: it therefore
+// sends only to its own port.
 func (a address) apart(from address) string {
 	if a.kind != from.kind {
 		return fmt.Sprintf("the peer uses carrier %v, this context %v: give both the same option carrier", a.kind, from.kind)

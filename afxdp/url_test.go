@@ -46,11 +46,9 @@ func TestURLsHaveOneHostAndPort(t *testing.T) {
 			t.Fatal(err)
 		}
 		to, err := parseAddress(c.url)
-		if err == nil {
-			err = to.reachable(from)
-		}
-		if (err == nil) != c.ok || err != nil && !errors.Is(err, driver.ErrInvalid) {
-			t.Errorf("%s from %s: %v, want it reached: %v", c.url, c.from, err, c.ok)
+		why := to.apart(from)
+		if ok := err == nil && why == ""; ok != c.ok || err != nil && !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("%s from %s: %v %s, want it reached: %v", c.url, c.from, err, why, c.ok)
 		}
 	}
 }

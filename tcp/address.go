@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -75,19 +74,6 @@ func interfaceAddresses(i net.Interface) (list []netip.Addr) {
 		}
 	}
 	return list
-}
-
-// linkSpeed is the speed of an interface in bytes/s; unknown if the kernel has none.
-func linkSpeed(device string, unknown float64) float64 {
-	b, err := os.ReadFile("/sys/class/net/" + device + "/speed")
-	var mb float64
-	if err != nil {
-		return unknown
-	}
-	if n, _ := fmt.Sscan(string(b), &mb); n != 1 || mb <= 0 {
-		return unknown
-	}
-	return mb * 1e6 / 8
 }
 
 // listen binds one port at all of the context's addresses: the first one of the range that is free everywhere.

@@ -104,7 +104,7 @@ func (tcpDriver) Query(h driver.Hints) (driver.NIC, error) {
 	}
 	return &nic{opts: o, props: driver.Properties{
 		Driver: Name, Device: device, Track: h.Track, Capabilities: capabilities(h.Track, &o),
-		Profile: driver.Profile{Latency: 15 * time.Microsecond, Bandwidth: bandwidth(device), Exclusivity: exclusivity},
+		Profile: driver.Profile{Latency: 15 * time.Microsecond, Bandwidth: kit.LinkSpeed(device), Exclusivity: exclusivity},
 	}}, nil
 }
 
@@ -117,15 +117,9 @@ func capabilities(t driver.Track, o *options) driver.Capabilities {
 		c.Ordered = true
 		return c
 	}
-	c.MaxMessage, c.RdvSize = maxLarge, rdvBytes
+	c.MaxMessage, c.RdvSize = maxLarge, kit.RdvBytes
 	c.SendDepth, c.RecvDepth = kit.LargeDepth, kit.LargeDepth
 	return c
-}
-
-// bandwidth is the speed of a device in bytes/s, where the kernel knows it.
-func bandwidth(device string) float64 {
-	const unknown = 1.25e9
-	return linkSpeed(device, unknown)
 }
 
 func (n *nic) Properties() *driver.Properties { return &n.props }

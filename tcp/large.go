@@ -4,8 +4,6 @@ package tcp
 
 import (
 	"encoding/binary"
-	"fmt"
-	"hash/crc32"
 	"math/rand/v2"
 	"sync/atomic"
 
@@ -27,10 +25,7 @@ const readCalls = 256
 // there is room for.
 //
 //	kind u32, 0 u32, tag u64 from the rdv data, bytes that follow u64, length of the message u64
-const (
-	transferHead = 32
-	rdvBytes     = 32
-)
+const transferHead = 32
 
 // transfer is such a head.
 type transfer struct {
@@ -113,7 +108,7 @@ type recvSlot struct {
 	length int    // bytes of the memory
 	total  int    // bytes of the message
 	at     uint64 // where the cursor is
-	rdv    [rdvBytes]byte
+	rdv    [kit.RdvBytes]byte
 }
 
 type sendSlot struct {
@@ -152,27 +147,6 @@ var (
 
 func (l *large) token() uint64       { return l.mine }
 func (l *large) learn(theirs uint64) { l.theirs = theirs }
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-// Rdv data, little-endian: crc32c u32 of what follows, 0 u32, token u64, tag u64, length u64.
-func putRdv(b *[rdvBytes]byte, token, tag uint64, length int) {
-	le := binary.LittleEndian
-	le.PutUint32(b[4:], 0)
-	le.PutUint64(b[8:], token)
-	le.PutUint64(b[16:], tag)
-	le.PutUint64(b[24:], uint64(length))
-	le.PutUint32(b[:], crc32.Checksum(b[4:], castagnoli))
-}
-
-func parseRdv(b []byte, token uint64) (tag uint64, length int, err error) {
-	le := binary.LittleEndian
-	if len(b) != rdvBytes || le.Uint32(b) != crc32.Checksum(b[4:], castagnoli) || le.Uint32(b[4:]) != 0 ||
-		le.Uint64(b[8:]) != token || le.Uint64(b[16:])&0xff >= kit.LargeDepth || le.Uint64(b[24:]) > maxLarge {
-		return 0, 0, fmt.Errorf("%w: rdv data is damaged, or of another connection", driver.ErrInvalid)
-	}
-	return le.Uint64(b[16:]), int(le.Uint64(b[24:])), nil
-}
 
 // settle takes what has come and sends what can be sent.
 func (l *large) settle() {

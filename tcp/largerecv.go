@@ -13,7 +13,7 @@ func (l *large) StartRecv(p *driver.Packet, n int) (slot int, err error) {
 	s.gen++
 	s.length, s.total, s.at = n, 0, 0
 	s.set(p)
-	putRdv(&s.rdv, l.mine, s.tag(k), n)
+	kit.PutRdv(&s.rdv, l.mine, s.tag(k), n)
 	p.RdvData = s.rdv[:]
 	s.state.Store(slotPosted)
 	return k, nil

@@ -8,7 +8,7 @@ import (
 )
 
 func (l *large) StartSend(p *driver.Packet, n int) (slot int, err error) {
-	tag, room, err := parseRdv(p.RdvData, l.theirs)
+	tag, room, err := kit.ParseRdv(p.RdvData, l.theirs, maxLarge)
 	if err != nil {
 		return 0, err
 	}

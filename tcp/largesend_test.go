@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/kit"
 	"github.com/bywash/bywash/internal/lab/attack"
 )
 
@@ -27,8 +28,8 @@ func sendGoesOn(t *testing.T) {
 		return len(c.keepAliveWoken) == 0 && !c.keepAlivePauses.Load()
 	})
 	n := 8 * callBudget
-	var rdv [rdvBytes]byte
-	putRdv(&rdv, 1, 0, n)
+	var rdv [kit.RdvBytes]byte
+	kit.PutRdv(&rdv, 1, 0, n)
 	p := driver.Packet{IOV: [][]byte{make([]byte, n)}, RdvData: rdv[:]}
 	if err := i.Self.SendPost(&p); err != nil {
 		t.Fatal(err)

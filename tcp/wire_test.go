@@ -4,11 +4,9 @@ package tcp
 
 import (
 	"bytes"
-	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"net/netip"
 	"os"
 	"regexp"
@@ -28,8 +26,8 @@ func golden() map[string][]byte {
 	c := claim{track: driver.Large, encrypt: true, deadTime: 5 * time.Second, from: 0x0102030405060709, to: 0x1112131415161719}
 	var data [transferHead]byte
 	(&transfer{kind: frameMessage, tag: 0x0201, bytes: 5, total: 6}).put(&data)
-	var rdv [rdvBytes]byte
-	putRdv(&rdv, 0x0102030405060708, 0x0201, 5)
+	var rdv [kit.RdvBytes]byte
+	kit.PutRdv(&rdv, 0x0102030405060708, 0x0201, 5)
 	s := newSmall()
 	s.put(0, frameMessage, copy(s.out[headSize:], "hello"))
 	frames := map[string]uint32{
@@ -122,39 +120,6 @@ func FuzzHello(f *testing.F) {
 		}
 		if m, err := parseNote(b); err == nil && !bytes.Equal(m.append(nil), b) {
 			t.Errorf("note % x is read as %+v", b, m)
-		}
-	})
-}
-
-// FuzzRdv: rdv data that is accepted is what putRdv makes of its fields.
-func FuzzRdv(f *testing.F) {
-	const token = 0x1122334455667788
-	var b [rdvBytes]byte
-	putRdv(&b, token, 7<<8|3, 100)
-	f.Add(bytes.Clone(b[:]))
-	putRdv(&b, token+1, 0, 0) // of another connection
-	f.Add(bytes.Clone(b[:]))
-	putRdv(&b, token, kit.LargeDepth, maxLarge) // no such slot
-	f.Add(bytes.Clone(b[:]))
-	f.Add([]byte{})
-	f.Fuzz(func(t *testing.T, in []byte) {
-		for _, sum := range []bool{false, true} {
-			if sum && len(in) == rdvBytes { // past the checksum, too
-				in = bytes.Clone(in)
-				binary.LittleEndian.PutUint32(in, crc32.Checksum(in[4:], castagnoli))
-			}
-			tag, n, err := parseRdv(in, token)
-			if err != nil {
-				if !errors.Is(err, driver.ErrInvalid) {
-					t.Fatalf("% x: %v", in, err)
-				}
-				continue
-			}
-			var again [rdvBytes]byte
-			putRdv(&again, token, tag, n)
-			if !bytes.Equal(again[:], in) || n < 0 || n > maxLarge {
-				t.Errorf("% x is read as tag %#x of %d bytes", in, tag, n)
-			}
 		}
 	})
 }

@@ -449,9 +449,6 @@ func (c *Conn) flush() {
 // sends reports whether messages are still sent.
 func (c *Conn) sends() bool { return c.state == stateUp || c.state == stateDraining }
 
-// LeastRoundTrip returns the least time that a packet and its acknowledgement have taken lately.
-func (c *Conn) LeastRoundTrip() Time { return c.minRTT }
-
 // String describes the state of the connection for people.
 func (c *Conn) String() string {
 	return fmt.Sprintf("connection %#x, the peer's %#x, state %d, una %d next %d end %d limit %d, in flight %d, lost %d, window %.1f, rtt %v (least %v, latest %v), reorder %d, backoff %d, "+
