@@ -121,6 +121,7 @@ func TestRunEndsAsTheFirstFailureDid(t *testing.T) {
 		{"test $BYWASH_RANK = 0 && kill -SEGV $$; sleep 1000", 128 + 11, "was killed by SIGSEGV"},
 		{"test $BYWASH_RANK = 1 && exit 3; trap '' TERM; while :; do sleep 1000; done", 3, "ended with status 3"},
 		{"exit $BYWASH_RANK", -1, "ended with status "},
+		{"test $BYWASH_RANK = 0 && kill -40 $$; sleep 1000", 128 + 40, "was killed by signal 40"},
 		{"test $BYWASH_RANK = 1 && exit 5; exec setsid sleep 1000", 5, "rank 1 (process "},
 		{"test $BYWASH_RANK = 1 && exit 5; exec setsid sh -c \"trap '' TERM; while :; do sleep 1000; done\"", 5, "rank 1 (process "},
 	} {
@@ -328,6 +329,11 @@ func TestRunKeepsGoing(t *testing.T) {
 	if code != 5 || strings.Count(out, "on\n") != 2 || !strings.Contains(stderr, "ended with status 5; the others go on") {
 		t.Errorf("status %d, %q, %q", code, out, stderr)
 	}
+	// What ends the job afterwards is said, too.
+	_, _, stderr = status(t, shells("2", "exit $((5 + $BYWASH_RANK))", "--keep-going"))
+	if !strings.Contains(stderr, "ended with status 5") || !strings.Contains(stderr, "ended with status 6") {
+		t.Errorf("of two failures it says %q", stderr)
+	}
 	cmd := shells("2", "trap 'echo tidy; exit 0' TERM; test $BYWASH_RANK = 1 && exit 5; echo up; while :; do sleep 0.02; done", "--keep-going")
 	r := follow(t, cmd, 1)
 	cmd.Process.Signal(syscall.SIGTERM)
@@ -335,4 +341,28 @@ func TestRunKeepsGoing(t *testing.T) {
 		t.Errorf("after SIGTERM the survivor says %q", said)
 	}
 	cmd.Wait()
+}
+
+// A rank, which is in the background, is not stopped by the terminal: it may write to it and reads an error.
+func TestTerminalStopsNoRank(t *testing.T) {
+	_, out, stderr := status(t, shells("1", "grep SigIgn /proc/self/status"))
+	var ignored uint64
+	if _, err := fmt.Sscanf(out, "SigIgn: %x", &ignored); err != nil {
+		t.Fatalf("%q, %q: %v", out, stderr, err)
+	}
+	for _, s := range []syscall.Signal{syscall.SIGTTIN, syscall.SIGTTOU} {
+		if ignored&(1<<(s-1)) == 0 {
+			t.Errorf("a rank does not ignore %v", s)
+		}
+	}
+}
+
+// A job for which there are too few descriptors does not start.
+func TestRunNeedsDescriptors(t *testing.T) {
+	cmd := exec.Command("sh", "-c", "ulimit -n 60; exec /proc/$PPID/exe run -n 20 sh -c 'echo started'")
+	cmd.Env = bywash().Env
+	code, out, stderr := status(t, cmd)
+	if code != 1 || out != "" || !strings.Contains(stderr, "ulimit -n") || strings.Count(stderr, "\n") != 1 {
+		t.Errorf("status %d, %q, %q; want 1 and the remedy", code, out, stderr)
+	}
 }

@@ -88,7 +88,8 @@ func (s *Server) Addr() string { return s.ln.Addr().String() }
 func (s *Server) Aborted() <-chan *RankError { return s.abort }
 
 // Refused receives why connections were refused, with their addresses, as long as a caller reads the channel:
-// connections that did not prove the secret, or have another version.
+// connections that did not prove the secret, or have another version. It also receives, once, why a connection could not
+// be accepted, as without a free descriptor; the server goes on trying.
 func (s *Server) Refused() <-chan error { return s.refusals }
 
 // Started informs the server that its caller starts the rank's process and will call Ended when the process ends: until
@@ -194,7 +195,7 @@ func (s *Server) Close() (err error) {
 }
 
 func (s *Server) accept() {
-	for {
+	for reported := false; ; {
 		c, err := s.ln.Accept()
 		if err != nil {
 			s.mu.Lock()
@@ -205,6 +206,10 @@ func (s *Server) accept() {
 			s.mu.Unlock()
 			if closed || errors.Is(err, net.ErrClosed) {
 				return
+			}
+			if !reported {
+				reported = true
+				s.refuse(err)
 			}
 			time.Sleep(5 * time.Millisecond) // the listener's queue holds connections that arrive meanwhile
 			continue
@@ -227,6 +232,14 @@ func (s *Server) accept() {
 	}
 }
 
+// refuse reports an error to the reader of Refused, if there is one that reads.
+func (s *Server) refuse(err error) {
+	select {
+	case s.refusals <- err:
+	default:
+	}
+}
+
 // removeUnauthenticated removes a connection from s.unauthenticated. It returns false if the connection was closed to
 // make room.
 func (s *Server) removeUnauthenticated(c net.Conn) bool {
@@ -243,10 +256,7 @@ func (s *Server) serve(conn net.Conn) {
 		s.refused.Add(1)
 		s.mu.Lock()
 		if s.removeUnauthenticated(conn) && !s.closed { // else it was closed here
-			select {
-			case s.refusals <- fmt.Errorf("%s: %w", conn.RemoteAddr(), err):
-			default:
-			}
+			s.refuse(fmt.Errorf("%s: %w", conn.RemoteAddr(), err))
 		}
 		s.mu.Unlock()
 		conn.Close()

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
+	"github.com/bywash/bywash/internal/descriptors"
 	"github.com/bywash/bywash/qnix/softnic"
 	"github.com/bywash/bywash/session/launch"
 )
@@ -89,6 +90,12 @@ func Run(ctx context.Context, c Config) error {
 			signal.Notify(signals, s)
 		}
 	}
+	// Ranks, which inherit this, are in a background process group: there access to the terminal would stop them. What
+	// the terminal does not allow is an error then, here the end of the input.
+	signal.Ignore(syscall.SIGTTIN, syscall.SIGTTOU)
+	if err := c.checkDescriptors(); err != nil {
+		return err
+	}
 	secret := launch.NewSecret()
 	ln, err := launch.Listen(ctx, "")
 	if err != nil {
@@ -118,6 +125,21 @@ func Run(ctx context.Context, c Config) error {
 		return j.fault
 	}
 	return err
+}
+
+// checkDescriptors returns an error if this process cannot open the files of the job: a few, and for each rank a
+// connection, two descriptors of its process, and two pipes if its output is tagged.
+func (c *Config) checkDescriptors() error {
+	each := 3
+	if c.Tag {
+		each = 5
+	}
+	need := 16 + each*c.Ranks
+	if free, limit := descriptors.Free(); free < need {
+		return fmt.Errorf("%d ranks need %d open files here, and the limit of %d leaves %d: raise it, ulimit -n %d",
+			c.Ranks, need, limit, free, limit-free+need)
+	}
+	return nil
 }
 
 func unwrap(err error) error {
@@ -212,14 +234,14 @@ func startError(program string, err error) error {
 	if !errors.As(err, &p) {
 		return err
 	}
-	why := fmt.Sprintf("start %s: %v", program, p.Err)
+	err = fmt.Errorf("start %s: %w", program, p.Err)
 	switch {
 	case errors.Is(err, syscall.ENOEXEC), errors.Is(err, os.ErrPermission):
-		return &ExitError{codeNotExecutable, why}
+		return &ExitError{codeNotExecutable, err.Error()}
 	case errors.Is(err, os.ErrNotExist):
-		return &ExitError{codeNotFound, why}
+		return &ExitError{codeNotFound, err.Error()}
 	}
-	return errors.New(why)
+	return err
 }
 
 // stdin is what rank 0 reads. From a terminal only the launcher may read, whose process group is in the foreground: so
@@ -233,14 +255,18 @@ func stdin() (r, w *os.File, err error) {
 
 func feed(w *os.File) {
 	defer w.Close()
-	signal.Ignore(syscall.SIGTTIN) // in the background reading is an error then, and the input ends
 	io.Copy(w, os.Stdin)
 }
 
 // follow sees the job to its end.
 func (j *job) follow(signals <-chan os.Signal) {
+	refused := j.server.Refused()
 	for j.live > 0 {
 		select {
+		case err := <-refused:
+			if remedy := descriptors.Remedy(err); remedy != "" {
+				fmt.Fprintf(os.Stderr, "bywash: a rank cannot join: %v%s\n", err, remedy)
+			}
 		case a := <-j.server.Aborted():
 			j.aborted(a)
 		case e := <-j.exits:
@@ -317,6 +343,8 @@ func (j *job) fail(e *ExitError) {
 	}
 	if j.fault == nil {
 		j.fault = e
+	} else {
+		fmt.Fprintf(os.Stderr, "bywash: %s\n", e.why)
 	}
 	j.signal(syscall.SIGTERM)
 	j.signal(syscall.SIGCONT)
@@ -345,9 +373,10 @@ func describe(e exit) *ExitError {
 	if !ws.Signaled() {
 		return &ExitError{ws.ExitStatus(), fmt.Sprintf("%s ended with status %d", who, ws.ExitStatus())}
 	}
-	why := fmt.Sprintf("%s was killed by %s", who, unix.SignalName(ws.Signal()))
+	end := endOf(e).Err()
+	why := who + " " + end.Why
 	if ws.CoreDump() {
 		why += " and dumped core"
 	}
-	return &ExitError{128 + int(ws.Signal()), why}
+	return &ExitError{end.Code, why}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
+	"github.com/bywash/bywash/internal/descriptors"
 	"github.com/bywash/bywash/session/launch"
 )
 
@@ -92,7 +93,7 @@ func (c *Config) serveOne(ctx context.Context, ln *net.TCPListener, secret []byt
 		for {
 			select {
 			case err := <-server.Refused():
-				fmt.Fprintf(info, "bywash: %v\n", err)
+				fmt.Fprintf(info, "bywash: %v%s\n", err, descriptors.Remedy(err))
 			case <-t.stop.Ctx.Done():
 				return
 			}
