@@ -56,11 +56,11 @@ func status(t *testing.T, cmd *exec.Cmd) (code int, stdout, stderr string) {
 func TestWrongUseIsOneLineAndStatus2(t *testing.T) {
 	for _, args := range []string{
 		"nonsense", "perf --nonsense", "perf -d nonsense", "perf -d shm --rails shm", "perf --rails shm", "perf -t nonsense", "perf -s 8:4", "perf -s x",
-		"perf -n -1", "perf -d unix@veth", "perf -d tcp@veth --dev lo", "perf --duration 0s", "perf --wait sleep", "perf --mem stack", "perf --prefetch on", "perf -d session -t am-rate --goroutines -1", "perf -d shm --goroutines 4", "perf -d session -t am-rate --goroutines 4 --validate", "perf -d session --prefetch maybe", "perf --peers -1", "perf --json --csv", "perf --plot x.png",
+		"perf -n -1", "perf -d sock-unix@veth", "perf -d tcp@veth --dev lo", "perf --duration 0s", "perf --wait sleep", "perf --mem stack", "perf --prefetch on", "perf -d session -t am-rate --goroutines -1", "perf -d shm --goroutines 4", "perf -d session -t am-rate --goroutines 4 --validate", "perf -d session --prefetch maybe", "perf --peers -1", "perf --json --csv", "perf --plot x.png",
 		"perf a:1 b:2", "perf nohost", "perf --listen :1 a:2", "perf --listen :1 -t lat", "perf --listen 7", "info -d nonsense", "info x", "doctor x", "stat x", "stat -w 1ns", "completion", "completion tcsh",
-		"man", "perf -n", "perf --duration x", "perf -n 0", "perf -d unix 127.0.0.1:1", "perf 127.0.0.1:65536 --secret-file x", "perf --listen :99999",
-		"perf -d unix --baseline /nonexistent", "perf -d unix,", "perf -d shm --option x", "perf -d shm --option =x", "perf --option path=cma", "perf -d shm,verbs --option path=cma",
-		"perf -d sock-tcp --option path=cma", "perf -d shm --ranks 4", "perf -d session -t tag-lat --ranks 4", "perf -d session -t multi-pair --ranks 3",
+		"man", "perf -n", "perf --duration x", "perf -n 0", "perf -d sock-unix 127.0.0.1:1", "perf 127.0.0.1:65536 --secret-file x", "perf --listen :99999",
+		"perf -d sock-unix --baseline /nonexistent", "perf -d sock-unix,", "perf -d shm --option x", "perf -d shm --option =x", "perf --option path=cma", "perf -d shm,verbs --option path=cma",
+		"perf -d sock-tcp --option path=cma", "perf -d session --option rails=shm", "perf -d session --dev lo", "perf -d session,tcp --dev lo", "perf -d shm --secret-file x", "perf -d unix", "perf -d udp", "perf -d shm --ranks 4", "perf -d session -t tag-lat --ranks 4", "perf -d session -t multi-pair --ranks 3",
 		"perf -d session -t all-to-all --ranks 0", "perf -d session -t all-to-all --ranks 1000", "help nonsense", "help perf x",
 		"run", "run true", "run -n 2", "run -n 0 true", "run -n x true", "run -n 70000 true", "run --nonsense true", "run -n 1 --grace -1s true",
 		"capture", "capture -o x y", "capture -o x -d nonsense", "capture -o x --snap 0", "capture -o x -c 0", "capture -o x --duration 0s",
@@ -84,8 +84,8 @@ func TestFailuresAreOneLineAndStatus1(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range []string{
-		"perf -d unix --plot /nonexistent/x.svg", "perf -d all --secret-file " + tight + " 127.0.0.1:1",
-		"perf -d unix --secret-file /nonexistent 127.0.0.1:1", "perf -d unix -t put-lat", "perf --secret-file " + loose + " 127.0.0.1:1", "perf -d unix -t put-lat --dev x",
+		"perf -d sock-unix --plot /nonexistent/x.svg", "perf -d all --secret-file " + tight + " 127.0.0.1:1",
+		"perf -d sock-unix --secret-file /nonexistent 127.0.0.1:1", "perf -d sock-unix -t put-lat", "perf -d session --rails shm -t tag-lat -n 10 --wait block", "perf --secret-file " + loose + " 127.0.0.1:1", "perf -d sock-unix -t put-lat --dev x",
 		"perf -d shm -t lat -s 8 -n 10 --option no-such-option=1", "perf -d shm -t lat -s 8 -n 10 --option path=nonsense",
 		"man --dir /dev/null/x", "stat 1", "run-guard", "capture -o /nonexistent/x", "capture -o /dev/null 1", "info --dev nonsense", "info -d shm --dev nonsense:2",
 	} {
@@ -99,9 +99,9 @@ func TestFailuresAreOneLineAndStatus1(t *testing.T) {
 func TestWhatShouldWorkIsStatus0(t *testing.T) {
 	dir := t.TempDir()
 	for _, args := range []string{
-		"", "--help", "help", "help perf", "perf -d udp -t lat,bw -s 0 -n 100", "--version", "version", "info", "info --json", "perf --help", "stat", "stat --json", "doctor --help", "run --help", "run -n 3 true", "run -n 2 --explain --tag-output true -n 5",
+		"", "--help", "help", "help perf", "perf -d sock-udp -t lat,bw -s 0 -n 100", "--version", "version", "info", "info --json", "perf --help", "stat", "stat --json", "doctor --help", "run --help", "run -n 3 true", "run -n 2 --explain --tag-output true -n 5",
 		"completion bash", "completion zsh", "completion fish", "man --dir " + dir + "/man/man1",
-		"perf -d sock-unix -t lat -s 8 -n 100", "perf -d shm,sock-unix --option path=ring --option ends=both -t bw -s 1M -n 10", "perf -d unix,sock-tcp -t lat,bw -s 8:16 -n 100 --csv --plot " + dir + "/x.html",
+		"perf -d sock-unix -t lat -s 8 -n 100", "perf -d shm,sock-unix --option path=ring --option ends=both -t bw -s 1M -n 10", "perf -d sock-unix,sock-tcp -t lat,bw -s 8:16 -n 100 --csv --plot " + dir + "/x.html",
 		"perf -d session --rails shm -t multi-pair,all-to-all -s 8:16 -n 20 --plot " + dir + "/y.svg", "perf -d session --rails shm -t all-to-all --ranks 3 -n 20 --json",
 	} {
 		if code, _, stderr := status(t, bywash(strings.Fields(args)...)); code != 0 || stderr != "" {

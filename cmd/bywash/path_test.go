@@ -123,7 +123,7 @@ func TestBaselinesTakeTheDriversPath(t *testing.T) {
 	namespaces(t) // skips where there are none
 	const flags = "-t lat -s 8 -n 50"
 	for _, tt := range []struct{ drivers, want string }{
-		{"afxdp,sock-tcp,udp,unix", "sock-tcp@veth tcp-veth0, sock-udp@veth udp-veth0, sock-unix unix-stream"},
+		{"afxdp,sock-tcp,sock-udp,sock-unix", "sock-tcp@veth tcp-veth0, sock-udp@veth udp-veth0, sock-unix unix-stream"},
 		{"tcp@veth,sock-tcp", "tcp@veth tcp, sock-tcp@veth tcp-veth0"},
 		{"tcp,sock-tcp,sock-udp@veth", "tcp tcp, sock-tcp tcp-loopback, sock-udp@veth udp-veth0"},
 	} {

@@ -37,17 +37,17 @@ const perfLong = `Perf measures drivers between two processes: on this machine, 
 cores, or on two machines (--listen there, HOST:PORT here). Without -t it
 measures latency, bandwidth, message rate and put bandwidth; with -d all every
 driver that can run here, beside the kernel's own sockets sock-tcp, sock-unix and
-sock-udp as baselines (system calls, spinning or blocking as --wait says; unix and
-udp are short for the last two). On one machine they take loopback; tcp@veth,
-sock-tcp@veth and sock-udp@veth run between two network namespaces, as afxdp does.
+sock-udp as baselines (system calls, spinning or blocking as --wait says). On one
+machine they take loopback; tcp@veth, sock-tcp@veth and sock-udp@veth run between
+two network namespaces, as afxdp does.
 copy-ring and copy-cma, when they are named, only copy between the two processes,
 through a ring in shared memory or with process_vm_readv and process_vm_writev:
 the least that a message can take.
 
 Tests:
 %s
-How it is measured: a warm-up, then one round of as many operations as fit
---duration. Reading the clock costs a third of the fastest operation, so a
+How it is measured: a warm-up, then some rounds that together take --duration;
+with -n, one round of that many operations. Reading the clock costs a third of the fastest operation, so a
 latency sample is the average of a batch: up to 64 operations when they are
 fast (a batch takes about 10 µs), one when they take longer than 5 µs. The
 percentiles are of these samples; the maximum is that of a batch too.
@@ -104,7 +104,7 @@ func perfCommand() *cobra.Command {
 	fl.StringVar(&f.device, "dev", "", "`device` of the driver, as listed by bywash info")
 	fl.StringArrayVar(&f.options, "option", nil, "`key=value`, an option of the driver that -d names (bywash info -d lists them); may be repeated")
 	fl.StringVar(&f.rails, "rails", "", "`drivers` that share the load (with -d session)")
-	fl.StringSliceVarP(&f.tests, "test", "t", nil, "`tests`, commas between, or all")
+	fl.StringSliceVarP(&f.tests, "test", "t", nil, "`tests`, commas between; or all, alone: all but those of a session")
 	fl.StringSliceVarP(&f.sizes, "size", "s", nil, "message `sizes`: 8, 4K, 1:4M (powers of two), 8,1M")
 	fl.Int64VarP(&f.iters, "iters", "n", 0, "`iterations` of each test (instead of --duration)")
 	fl.DurationVar(&f.duration, "duration", 500*time.Millisecond, "`time` for each test and size")
@@ -190,6 +190,11 @@ func (f *perfFlags) config(args []string) (*control.Config, error) {
 	if err := c.CheckVeth(); err != nil {
 		return nil, err
 	}
+	if f.listen == "" { // else the machine that measures names the rails
+		if err := c.CheckDevice(); err != nil {
+			return nil, err
+		}
+	}
 	return c, f.check(args)
 }
 
@@ -234,6 +239,9 @@ func (f *perfFlags) check(args []string) error {
 	}
 	if len(args) > 0 && f.secret == "" {
 		return fmt.Errorf("HOST:PORT needs --secret-file F, a copy of the file that the listener uses")
+	}
+	if f.secret != "" && f.listen == "" && len(args) == 0 {
+		return fmt.Errorf("--secret-file goes with --listen or HOST:PORT")
 	}
 	return nil
 }

@@ -33,17 +33,6 @@ var (
 	Copies  = []string{copyRing, CopyCMA}
 )
 
-// aliases are the names that the baselines had in earlier releases. The name tcp is kept for a driver.
-var aliases = map[string]string{"unix": SockUnix, "udp": SockUDP}
-
-// Canonical returns the present name of a driver or baseline.
-func Canonical(name string) string {
-	if to := aliases[name]; to != "" {
-		return to
-	}
-	return name
-}
-
 // OnVeth behind the name of a driver or baseline has it measured between two network namespaces that a pair of virtual
 // Ethernet devices joins, as afxdp always is on one machine.
 const OnVeth = "@veth"
@@ -75,16 +64,15 @@ const (
 
 // Plan is the lead's message to the other ranks before anything is opened.
 type Plan struct {
-	Driver   string            `json:"driver"`
-	Device   string            `json:"device,omitempty"`
-	Options  map[string]string `json:"options,omitempty"` // of the driver
-	Blocking bool              `json:"blocking,omitempty"`
-	Peers    int               `json:"peers,omitempty"`   // idle ones, which one more rank holds
-	Ranks    int               `json:"ranks,omitempty"`   // of a session of more than two; 0: the two ends
-	Places   []Place           `json:"places,omitempty"`  // of each rank, in a lab
-	CPUs     []int             `json:"cpus,omitempty"`    // of each rank of this machine
-	Unbound  bool              `json:"unbound,omitempty"` // ranks are not pinned
-	Yield    bool              `json:"yield,omitempty"`   // they share a CPU
+	Driver  string            `json:"driver"`
+	Device  string            `json:"device,omitempty"`
+	Options map[string]string `json:"options,omitempty"` // of the driver
+	Peers   int               `json:"peers,omitempty"`   // idle ones, which one more rank holds
+	Ranks   int               `json:"ranks,omitempty"`   // of a session of more than two; 0: the two ends
+	Places  []Place           `json:"places,omitempty"`  // of each rank, in a lab
+	CPUs    []int             `json:"cpus,omitempty"`    // of each rank of this machine
+	Unbound bool              `json:"unbound,omitempty"` // ranks are not pinned
+	Yield   bool              `json:"yield,omitempty"`   // they share a CPU
 }
 
 // Place is where one rank opens the driver.

@@ -308,7 +308,7 @@ func (c *Case) Check() error {
 // Messages returns the number of messages in an operation of the test.
 func (c *Case) Messages() int {
 	switch c.Test {
-	case BiBW:
+	case BiBW, WakeLat:
 		return 2
 	case MultiPair:
 		return c.Ranks / 2

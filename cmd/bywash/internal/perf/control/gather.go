@@ -120,7 +120,10 @@ func (g *gathering) close() {
 // dialTime bounds one attempt to reach a listener.
 const dialTime = 10 * time.Second
 
-// dial joins the job of a listener. While that serves another lead, it waits.
+// A listener that is taken for so long serves another lead, and not the end of this one's last job.
+const takenTime = time.Second
+
+// dial joins the job of a listener. While that serves another lead, it waits, and says so once.
 func (c *Config) dial(ctx context.Context, addr string) (*launch.Client, error) {
 	if c.SecretFile == "" {
 		return nil, errors.New("give the listener's secret file: --secret-file F")
@@ -129,7 +132,7 @@ func (c *Config) dial(ctx context.Context, addr string) (*launch.Client, error) 
 	if err != nil {
 		return nil, err
 	}
-	for {
+	for begin, told := time.Now(), false; ; {
 		once, cancel := context.WithTimeout(ctx, dialTime)
 		job, err := launch.Join(once, addr, 0, 2, secret)
 		cancel()
@@ -140,6 +143,10 @@ func (c *Config) dial(ctx context.Context, addr string) (*launch.Client, error) 
 			return nil, context.Cause(ctx)
 		case !errors.Is(err, launch.ErrTaken):
 			return nil, fmt.Errorf("%s: %w", addr, joinError(err))
+		}
+		if !told && time.Since(begin) > takenTime {
+			told = true
+			fmt.Fprintf(os.Stderr, "bywash: %s serves another measurement: waiting for its end\n", addr)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}

@@ -63,25 +63,19 @@ type run struct {
 // DriverNames are all that -d all measures; session, copy-ring and copy-cma are measured when they are named.
 func DriverNames() []string { return append(driver.Names(), bench.Sockets...) }
 
-// ParseDrivers parses the argument of -d: names with commas between. An alias is replaced by the name that it is short
-// for; a name that is neither registered nor a baseline is an error.
+// ParseDrivers parses the argument of -d: names with commas between. A name that is neither registered nor a baseline is
+// an error.
 func ParseDrivers(list string) ([]string, error) {
 	names := strings.Split(list, ",")
-	for i, n := range names {
-		names[i] = bench.Canonical(n)
-		if base := bench.Base(n); base != n {
-			if base = bench.Canonical(base); !slices.Contains(onVeth, base) {
-				return nil, fmt.Errorf("%s: %s is for %s", n, bench.OnVeth, strings.Join(onVeth, ", "))
-			}
-			names[i], n = base+bench.OnVeth, base
-			if bench.IsBaseline(base) {
-				continue
-			}
+	for _, n := range names {
+		base := bench.Base(n)
+		if base != n && !slices.Contains(onVeth, base) {
+			return nil, fmt.Errorf("%s: %s is for %s", n, bench.OnVeth, strings.Join(onVeth, ", "))
 		}
-		if n == "all" || n == bench.Session || bench.IsBaseline(names[i]) {
+		if n == "all" || n == bench.Session || bench.IsBaseline(n) {
 			continue
 		}
-		if _, err := driver.Lookup(n); err != nil {
+		if _, err := driver.Lookup(base); err != nil {
 			return nil, fmt.Errorf("no driver %q in this build (there are: %s)", n, strings.Join(DriverNames(), ", "))
 		}
 	}
@@ -185,8 +179,8 @@ func (r *run) attempt(name string, cases []bench.Case, ranks int) error {
 		return bench.Skipf("%s is between processes of one machine", cases[0].Test)
 	}
 	p := &bench.Plan{
-		Driver: bench.Base(name), Device: r.Device, Options: r.optionsFor(name), Blocking: r.Wait == "block",
-		Ranks: ranks, Yield: r.cpus.shared, Unbound: r.Unbound,
+		Driver: bench.Base(name), Device: r.Device, Options: r.optionsFor(name), Ranks: ranks,
+		Yield: r.cpus.shared, Unbound: r.Unbound,
 	}
 	if !bench.IsBaseline(name) && name != bench.Session {
 		p.Peers = r.Peers

@@ -46,8 +46,19 @@ func CheckOptions(drivers []string, options map[string]string) error {
 		return fmt.Errorf("--option is for one driver, not for all: name it with -d")
 	case len(names) > 1:
 		return fmt.Errorf("--option is for one driver, not for %s: name one with -d", strings.Join(names, " and "))
+	case slices.Contains(names, bench.Session):
+		return fmt.Errorf("--option is for a driver, and a session has the flags --rails and --prefetch: name a driver with -d")
 	case len(names) == 0:
 		return fmt.Errorf("--option is for a driver, and the kernel's sockets have none: name a driver with -d")
+	}
+	return nil
+}
+
+// CheckDevice returns an error if there is a device for a session that takes the drivers of a job: --rails says which of
+// them it is for.
+func (c *Config) CheckDevice() error {
+	if c.Device != "" && slices.Contains(c.Drivers, bench.Session) && c.Options[bench.RailsOption] == "" {
+		return fmt.Errorf("-d session --dev %s: name the driver of the device with --rails", c.Device)
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func TestOptionsAreParsed(t *testing.T) {
 func TestOptionsAreForOneDriver(t *testing.T) {
 	for _, c := range []struct{ drivers, err string }{
 		{"shm", ""}, {"shm,sock-tcp,sock-udp", ""}, {"shm,shm", ""}, {"all", "not for all"}, {"shm,all", "not for all"},
-		{"shm,verbs", "not for shm and verbs"}, {"sock-tcp,sock-unix", "sockets have none"},
+		{"shm,verbs", "not for shm and verbs"}, {"sock-tcp,sock-unix", "sockets have none"}, {"session", "--rails"},
 	} {
 		names := strings.Split(c.drivers, ",")
 		if err := CheckOptions(names, nil); err != nil {
@@ -103,12 +103,14 @@ func TestFollowerOpensWithOptions(t *testing.T) {
 func TestNamesOfBaselines(t *testing.T) {
 	for _, c := range []struct{ in, want, err string }{
 		{"sock-tcp,sock-unix,sock-udp", "sock-tcp,sock-unix,sock-udp", ""},
-		{"shm,unix,udp", "shm,sock-unix,sock-udp", ""},
+		{"tcp@veth,sock-udp@veth", "tcp@veth,sock-udp@veth", ""},
+		{"shm@veth", "", "is for"},
+		{"sock-unix@veth", "", "is for"},
 		{"all", "all", ""},
 		{"shm,session", "shm,session", ""},
 		{"tcp,sock-tcp", "tcp,sock-tcp", ""},
 		{"nonsense", "", "there are: "},
-		{"unix,", "", "no driver"},
+		{"sock-unix,", "", "no driver"},
 	} {
 		got, err := ParseDrivers(c.in)
 		if c.err == "" && (err != nil || strings.Join(got, ",") != c.want) ||

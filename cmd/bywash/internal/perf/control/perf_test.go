@@ -399,3 +399,46 @@ func TestRanksDifferInTestsOfMany(t *testing.T) {
 		}
 	}
 }
+
+// A lead that waits for the end of another says so, once.
+func TestWaitForAnotherLeadIsSaid(t *testing.T) {
+	ln, err := launch.Listen(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Config{SecretFile: filepath.Join(t.TempDir(), "secret")}
+	secret := []byte("0123456789abcdef0123")
+	if err := os.WriteFile(c.SecretFile, secret, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	server := launch.Serve(ln, 2, secret)
+	defer server.Close()
+	other, err := launch.Join(t.Context(), server.Addr(), 0, 2, secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer func(f *os.File) { os.Stderr = f }(os.Stderr)
+	os.Stderr = w
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.dial(ctx, server.Addr())
+		w.Close()
+		ended <- err
+	}()
+	_ = r.SetReadDeadline(time.Now().Add(30 * time.Second))
+	said, err := bufio.NewReader(r).ReadString('\n')
+	cancel()
+	if !strings.Contains(said, "serves another measurement") {
+		t.Errorf("it says %q, %v", said, err)
+	}
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("dial: %v", err)
+	}
+}

@@ -46,7 +46,6 @@ func parseBaseline(r io.Reader) (Baseline, error) {
 		if err := json.Unmarshal(s.Bytes(), &res); err != nil || bench.InfoOf(bench.Test(res.Test)) == nil {
 			return nil, fmt.Errorf("line %d is not a result of bywash perf --json", n)
 		}
-		res.Driver = bench.Canonical(res.Driver)
 		if v, _ := res.Main(); v > 0 {
 			b[res.key()] = v
 		}

@@ -54,7 +54,7 @@ func TestJSONFieldsArePinned(t *testing.T) {
 
 func TestBaselineAddsTheChange(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "b.json")
-	if err := os.WriteFile(name, []byte(`{"driver":"unix","test":"lat","size":8,"lat_us_p50":2,"mem":"heap","wait":"poll"}`+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(name, []byte(`{"driver":"sock-unix","test":"lat","size":8,"lat_us_p50":2,"mem":"heap","wait":"poll"}`+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	b, err := ReadBaseline(name)
@@ -126,6 +126,7 @@ func TestFiguresOfManyRanksAreSums(t *testing.T) {
 	}{
 		{bench.MultiPair, 8, 4, 4 * 1000 / 2}, // 1000 operations in 2 s
 		{bench.AllToAll, 4, 12, 12 * 1e6 / 5}, // 5 µs each
+		{bench.WakeLat, 0, 2, 2 * 1e6 / 5},    // a message and its answer
 	} {
 		c := bench.Case{Test: tt.test, Size: 100, Ranks: tt.ranks}
 		if got := c.Messages(); float64(got) != tt.msgs {
@@ -149,8 +150,8 @@ func TestCSVHasRanksWhereTheyDiffer(t *testing.T) {
 		ranks bool
 		want  string
 	}{
-		{false, "version,change_percent"},
-		{true, "version,ranks,change_percent"},
+		{false, "version,change_percent,bind"},
+		{true, "version,ranks,change_percent,bind"},
 	} {
 		var b bytes.Buffer
 		r := NewCSV(&b, io.Discard, tt.ranks, true)

@@ -3,6 +3,7 @@
 package report
 
 import (
+	"cmp"
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
@@ -137,7 +138,7 @@ func (r *Result) row(ranks, change bool) []string {
 	if change {
 		row = append(row, f(r.Change))
 	}
-	return row
+	return append(row, cmp.Or(r.Bind, "core"))
 }
 
 // Reporter gets results as they come.
@@ -166,25 +167,29 @@ func (m Missing) String() string {
 	return fmt.Sprintf("%s %s %s: %s", m.Driver, m.Test, bench.FormatSize(m.Size), text)
 }
 
-type jsonReporter struct {
-	enc  *json.Encoder
-	info io.Writer
-}
+// notes reports missing measurements, one a line.
+type notes struct{ to io.Writer }
 
-// NewJSON returns a Reporter that writes one object a line to w, and missing measurements to info.
-func NewJSON(w, info io.Writer) Reporter { return &jsonReporter{json.NewEncoder(w), info} }
-
-func (j *jsonReporter) Result(r *Result) error { return j.enc.Encode(r) }
-func (j *jsonReporter) Close() error           { return nil }
-
-func (j *jsonReporter) Missing(m Missing) error {
-	_, err := fmt.Fprintf(j.info, "bywash: %s\n", m)
+func (n notes) Missing(m Missing) error {
+	_, err := fmt.Fprintf(n.to, "bywash: %s\n", m)
 	return err
 }
 
+func (notes) Close() error { return nil }
+
+type jsonReporter struct {
+	notes
+	enc *json.Encoder
+}
+
+// NewJSON returns a Reporter that writes one object a line to w, and missing measurements to info.
+func NewJSON(w, info io.Writer) Reporter { return &jsonReporter{notes{info}, json.NewEncoder(w)} }
+
+func (j *jsonReporter) Result(r *Result) error { return j.enc.Encode(r) }
+
 type csvReporter struct {
+	notes
 	w      *csv.Writer
-	info   io.Writer
 	ranks  bool
 	change bool
 	header bool
@@ -193,7 +198,7 @@ type csvReporter struct {
 // NewCSV returns a Reporter that writes a header and one line for each result to w, and missing measurements to info.
 // ranks adds a column of that name, and change one for the change against an earlier run.
 func NewCSV(w, info io.Writer, ranks, change bool) Reporter {
-	return &csvReporter{w: csv.NewWriter(w), info: info, ranks: ranks, change: change}
+	return &csvReporter{notes: notes{info}, w: csv.NewWriter(w), ranks: ranks, change: change}
 }
 
 func (c *csvReporter) Result(r *Result) error {
@@ -206,6 +211,7 @@ func (c *csvReporter) Result(r *Result) error {
 		if c.change {
 			head = append(head, "change_percent")
 		}
+		head = append(head, "bind")
 		if err := c.w.Write(head); err != nil {
 			return err
 		}
@@ -215,13 +221,6 @@ func (c *csvReporter) Result(r *Result) error {
 	}
 	c.w.Flush()
 	return c.w.Error()
-}
-
-func (c *csvReporter) Close() error { return nil }
-
-func (c *csvReporter) Missing(m Missing) error {
-	_, err := fmt.Fprintf(c.info, "bywash: %s\n", m)
-	return err
 }
 
 // Tee returns a Reporter that reports to both a and b.

@@ -91,6 +91,8 @@ func (b *sessionBench) Check(c *bench.Case) error {
 		return bench.Skipf("session has no test %s", c.Test)
 	case c.Ranks != b.setup.Ranks:
 		return bench.ErrOrder
+	case c.Blocking():
+		return bench.Skipf("--wait block is for drivers: waits of a session spin for a while, then sleep")
 	case c.Peers > 0:
 		return bench.Skipf("--peers is for drivers")
 	case info.Messages && c.Size > b.g.MaxActive():
