@@ -136,18 +136,6 @@ func (f *captureFlags) request(cmd *cobra.Command) (r stat.CaptureRequest, err e
 }
 
 func (f *captureFlags) run(cmd *cobra.Command, pids []int, req stat.CaptureRequest) error {
-	out, err := os.Stdout, error(nil)
-	if f.out != "-" {
-		// Messages are nobody else's business.
-		if out, err = os.OpenFile(f.out, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600); err != nil {
-			return err
-		}
-		if info, err := out.Stat(); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0 {
-			if err := out.Chmod(0o600); err != nil {
-				return errors.Join(err, out.Close())
-			}
-		}
-	}
 	ctx, done := context.WithCancel(cmd.Context())
 	defer done()
 	if f.duration > 0 {
@@ -157,10 +145,20 @@ func (f *captureFlags) run(cmd *cobra.Command, pids []int, req stat.CaptureReque
 	c := &capture{
 		stderr: cmd.ErrOrStderr(), req: req, pids: pids, count: f.count, done: done,
 		seen: make(map[stat.Endpoint]bool), attached: make(map[int]bool), running: make(map[*stat.Stream]struct{}),
-		out: bufio.NewWriterSize(out, 1<<20),
 	}
-	err = c.run(ctx)
-	if err = errors.Join(err, c.finish()); f.out != "-" {
+	// A file from earlier is kept until it is certain that there will be a capture.
+	if err := c.begin(); err != nil {
+		c.stop()
+		return err
+	}
+	out, err := f.open()
+	if err != nil {
+		c.stop()
+		return err
+	}
+	c.out = bufio.NewWriterSize(out, 1<<20)
+	err = errors.Join(c.run(ctx), c.finish())
+	if f.out != "-" {
 		err = errors.Join(err, out.Close())
 	}
 	if err != nil {
@@ -169,6 +167,23 @@ func (f *captureFlags) run(cmd *cobra.Command, pids []int, req stat.CaptureReque
 	_, err = fmt.Fprintf(c.stderr, "bywash: %d frames of %d NICs, %d more dropped, in %s\n",
 		c.taken, len(c.nics), c.dropped(), f.out)
 	return err
+}
+
+// open opens the output, of which only the owner can read a file: messages are nobody else's business.
+func (f *captureFlags) open() (*os.File, error) {
+	if f.out == "-" {
+		return os.Stdout, nil
+	}
+	out, err := os.OpenFile(f.out, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := out.Stat(); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0 {
+		if err := out.Chmod(0o600); err != nil {
+			return nil, errors.Join(err, out.Close())
+		}
+	}
+	return out, nil
 }
 
 // capture is one under way.
@@ -183,6 +198,7 @@ type capture struct {
 	attached map[int]bool           // processes, by their ids
 	refused  error                  // of a process that was named
 	streams  sync.WaitGroup
+	fresh    []freshStream             // that nobody follows yet
 	running  map[*stat.Stream]struct{} // guarded by mu
 
 	mu    sync.Mutex
@@ -191,6 +207,11 @@ type capture struct {
 	nics  []nicCapture     // by their numbers in the file
 	taken int64
 	err   error
+}
+
+type freshStream struct {
+	s   *stat.Stream
+	pid int
 }
 
 type nicCapture struct {
@@ -203,15 +224,20 @@ type nicCapture struct {
 // the first frames of most.
 const captureScan = 20 * time.Millisecond
 
+// begin asks the processes that there are. Its error is that the capture cannot be made.
+func (c *capture) begin() error {
+	if err := c.scan(); err != nil {
+		return err
+	}
+	return c.missing()
+}
+
 // run captures until ctx ends, or all processes that were named have.
-func (c *capture) run(ctx context.Context) error {
+func (c *capture) run(ctx context.Context) (err error) {
 	tick := time.NewTicker(captureScan)
 	defer tick.Stop()
-	err := c.scan()
-	if err == nil {
-		err = c.missing()
-	}
-	if err == nil && len(c.attached) == 0 {
+	c.followFresh()
+	if len(c.attached) == 0 {
 		fmt.Fprintln(c.stderr, "bywash: no process here can be captured from yet; waiting for one")
 	}
 	for err == nil && !c.over() {
@@ -220,9 +246,22 @@ func (c *capture) run(ctx context.Context) error {
 			err = context.Canceled
 		case <-tick.C:
 			if err = c.scan(); err == nil {
+				c.followFresh()
 				err = c.flush()
 			}
 		}
+	}
+	c.stop()
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// stop ends all streams.
+func (c *capture) stop() {
+	for _, f := range c.fresh {
+		f.s.Close()
 	}
 	c.mu.Lock()
 	for s := range c.running {
@@ -230,10 +269,17 @@ func (c *capture) run(ctx context.Context) error {
 	}
 	c.mu.Unlock()
 	c.streams.Wait()
-	if errors.Is(err, context.Canceled) {
-		return nil
+}
+
+// followFresh begins to write what the processes show that scan has asked.
+func (c *capture) followFresh() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, f := range c.fresh {
+		c.running[f.s] = struct{}{}
+		c.streams.Go(func() { c.follow(f.s, f.pid) })
 	}
-	return err
+	c.fresh = nil
 }
 
 // scan asks processes that have not been asked.
@@ -256,10 +302,7 @@ func (c *capture) scan() error {
 			continue
 		}
 		c.seen[e], c.attached[e.PID] = true, true
-		c.mu.Lock()
-		c.running[s] = struct{}{}
-		c.mu.Unlock()
-		c.streams.Go(func() { c.follow(s, e.PID) })
+		c.fresh = append(c.fresh, freshStream{s, e.PID})
 	}
 	return nil
 }

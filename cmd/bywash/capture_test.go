@@ -263,3 +263,15 @@ func TestCaptureWaitsForADuration(t *testing.T) {
 		t.Errorf("a frame in the file without frames: %v", err)
 	}
 }
+
+// A capture that cannot be made leaves a file from earlier as it is.
+func TestCaptureThatFailsKeepsTheFile(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "x.pcapng")
+	if err := os.WriteFile(name, []byte("earlier"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, _, stderr := status(t, bywash("capture", "-o", name, "1"))
+	if b, err := os.ReadFile(name); code != exitFailure || string(b) != "earlier" {
+		t.Errorf("status %d, %q; the file has %q, %v", code, stderr, b, err)
+	}
+}

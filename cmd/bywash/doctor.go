@@ -18,11 +18,10 @@ func doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Find obstacles to drivers and to their speed, each with its remedy",
-		Long: `Doctor tests the properties of this machine that the drivers of this build need:
-limits, shared memory, kernel features, cores. Each finding is ok, slow (it
+		Long: `Doctor tests the properties of this machine that the drivers of this build
+need: limits, shared memory, kernel features, cores. Each finding is ok, slow (it
 works, at a cost), absent (this machine has no such hardware) or blocked; slow
-and blocked ones name the remedy. The exit
-status is 1 if something is blocked.
+and blocked ones name the remedy. The exit status is 1 if something is blocked.
 
 With --report it prints all that somebody needs who looks for a fault from
 elsewhere: the machine, the findings, RDMA devices with what they grant, kernel
@@ -66,11 +65,7 @@ neither the host's name nor a user's; the exit status is 0.`,
 }
 
 func writeReport(w io.Writer) error {
-	if err := doctor.Report(w, programVersion()); err != nil {
-		return err
-	}
-	if _, err := fmt.Fprint(w, "\n== drivers ==\n"); err != nil {
-		return err
-	}
-	return showInfo(w, driver.Names(), false, "", false)
+	return doctor.Report(w, programVersion(), func(w io.Writer) error {
+		return showInfo(w, driver.Names(), false, "", false)
+	})
 }

@@ -26,11 +26,19 @@ type driverInfo struct {
 	Unavailable *whyNot      `json:"unavailable"`
 	Devices     []deviceInfo `json:"devices"`
 	Tracks      []trackInfo  `json:"tracks"`
+	Options     []optionInfo `json:"options"`
 }
 
 type whyNot struct {
 	Reason string `json:"reason"`
 	Remedy string `json:"remedy"`
+}
+
+type optionInfo struct {
+	Name    string `json:"name"`
+	Values  string `json:"values"`
+	Default string `json:"default"`
+	Help    string `json:"help"`
 }
 
 type deviceInfo struct {
@@ -101,8 +109,10 @@ func infoCommand() *cobra.Command {
 		Short: "Show drivers, devices, capabilities and profile",
 		Long: `Info shows the drivers of this build: their devices, what each track can do
 (capabilities), its nominal performance (profile), and why a driver cannot be
-used here. With -d it lists the driver's options, and a driver that cannot be
-used is exit status 1; without it, so is a device that no driver can use.`,
+used here. With -d or --json it lists the driver's options.
+
+The exit status is 1 if the driver that -d names cannot be used, or if no driver
+can use the device that --dev names.`,
 		Example: `  bywash info
   bywash info -d shm --json`,
 		Args: noArgs,
@@ -143,9 +153,9 @@ func showInfo(w io.Writer, names []string, one bool, device string, asJSON bool)
 			err = json.NewEncoder(w).Encode(info)
 		} else {
 			err = printInfo(w, info)
-		}
-		if c, ok := d.(driver.Configurable); ok && one && !asJSON && err == nil {
-			err = printOptions(w, c.Options())
+			if one && err == nil {
+				err = printOptions(w, info.Options)
+			}
 		}
 		if err != nil {
 			return err
@@ -159,7 +169,12 @@ func showInfo(w io.Writer, names []string, one bool, device string, asJSON bool)
 
 // inspect asks a driver; the error is why it cannot be used.
 func inspect(d driver.Driver, device string) (*driverInfo, error) {
-	info := &driverInfo{Driver: d.Name(), Devices: []deviceInfo{}, Tracks: []trackInfo{}}
+	info := &driverInfo{Driver: d.Name(), Devices: []deviceInfo{}, Tracks: []trackInfo{}, Options: []optionInfo{}}
+	if c, ok := d.(driver.Configurable); ok {
+		for _, o := range c.Options() {
+			info.Options = append(info.Options, optionInfo(o))
+		}
+	}
 	devices := d.Devices()
 	for _, dev := range devices {
 		x := deviceInfo{Name: dev.Name, Description: dev.Description, Unavailable: why(dev.Err), Details: map[string]string{}}
@@ -267,7 +282,10 @@ func printInfo(w io.Writer, d *driverInfo) error {
 }
 
 // printOptions shows what --option can set.
-func printOptions(w io.Writer, list []driver.Option) error {
+func printOptions(w io.Writer, list []optionInfo) error {
+	if len(list) == 0 {
+		return nil
+	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(tw, "  options\t\n")
 	for _, o := range list {

@@ -36,10 +36,13 @@ func execute() int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	sig := make(chan os.Signal, 2)
 	if len(os.Args) > 1 && os.Args[1] == control.PeerCommand {
-		// Ctrl-C reaches both processes: the leading one ends this one.
-		signal.Ignore(syscall.SIGINT)
+		// Ctrl-C and a hangup reach both processes: the leading one ends this one.
+		signal.Ignore(syscall.SIGINT, syscall.SIGHUP)
 	} else if len(os.Args) < 2 || os.Args[1] != "run" { // which handles signals itself
 		signal.Notify(sig, syscall.SIGINT, syscall.SIGTERM)
+		if !signal.Ignored(syscall.SIGHUP) { // as nohup does
+			signal.Notify(sig, syscall.SIGHUP)
+		}
 	}
 	go func() {
 		<-sig

@@ -65,7 +65,7 @@ func TestWrongUseIsOneLineAndStatus2(t *testing.T) {
 		"run", "run true", "run -n 2", "run -n 0 true", "run -n x true", "run -n 70000 true", "run --nonsense true", "run -n 1 --grace -1s true",
 		"capture", "capture -o x y", "capture -o x -d nonsense", "capture -o x --snap 0", "capture -o x -c 0", "capture -o x --duration 0s",
 		"capture -o x --context nonsense", "capture -o x 0",
-		"softnic x", "softnic --nics 0", "softnic --nics 2 --socket a", "softnic --peer a", "softnic --key-file x", "softnic --listen :0", "softnic --idle -1s",
+		"softnic x", "softnic --nics 0", "softnic --nics 2 --socket a", "softnic --peer a", "softnic --key-file x", "softnic --listen :0", "softnic --idle -1s", "softnic --nics 65", "softnic --first 0x", "softnic --first 70000", "softnic --packet-size 1", "softnic --max-per-user -1", "softnic --listen :99999 --key-file x", "softnic --listen :0 --key-file x --peer a:99999",
 	} {
 		code, out, stderr := status(t, bywash(strings.Fields(args)...))
 		if code != 2 || out != "" || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "bywash: ") {
@@ -125,6 +125,13 @@ func TestRepeatedDriversAreAllMeasured(t *testing.T) {
 }
 
 func TestInterruptIsStatus130AndLeavesNothing(t *testing.T) {
+	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+		t.Run(s.String(), func(t *testing.T) { interrupt(t, s) })
+	}
+}
+
+func interrupt(t *testing.T, s syscall.Signal) {
+	t.Helper()
 	dir := t.TempDir()
 	picture := filepath.Join(dir, "x.svg")
 	cmd := bywash("perf", "-d", "all", "--duration", "30s", "--plot", picture)
@@ -133,7 +140,7 @@ func TestInterruptIsStatus130AndLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	time.Sleep(time.Second)
-	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+	if err := cmd.Process.Signal(s); err != nil {
 		t.Fatal(err)
 	}
 	start := time.Now()
@@ -189,7 +196,7 @@ func keys(t *testing.T, b []byte) []string {
 
 func TestInfoJSONIsPinned(t *testing.T) {
 	b, err := json.Marshal(driverInfo{
-		Unavailable: &whyNot{}, Devices: []deviceInfo{{Unavailable: &whyNot{}}},
+		Unavailable: &whyNot{}, Devices: []deviceInfo{{Unavailable: &whyNot{}}}, Options: []optionInfo{{}},
 		Tracks: []trackInfo{{Capabilities: capabilitiesInfo{OneSided: &oneSidedInfo{}}}},
 	})
 	if err != nil {

@@ -4,7 +4,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -84,6 +86,13 @@ func (f *softnicFlags) run(cmd *cobra.Command) error {
 	case c.Idle < 0, c.DeadTime < 0, f.stat < 0:
 		return usagef("times are more than 0")
 	}
+	for _, a := range append([]string{c.Listen}, c.Peers...) {
+		if _, port, err := net.SplitHostPort(a); err == nil && port != "" {
+			if _, err := net.LookupPort("udp", port); err != nil {
+				return usagef("address %q: its port is a number up to 65535", a)
+			}
+		}
+	}
 	if f.keyFile != "" {
 		key, err := softnic.ReadKey(f.keyFile)
 		if err != nil {
@@ -92,6 +101,9 @@ func (f *softnicFlags) run(cmd *cobra.Command) error {
 		c.Key = key
 	}
 	s, err := softnic.Start(*c)
+	if errors.Is(err, softnic.ErrConfig) {
+		return &usageError{err}
+	}
 	if err != nil {
 		return err
 	}

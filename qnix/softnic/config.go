@@ -61,6 +61,9 @@ const (
 	defaultUDP = "24911" // the wire's port
 )
 
+// ErrConfig means that Start does not take a value of the Config.
+var ErrConfig = errors.New("wrong configuration")
+
 func (c *Config) defaults() error {
 	c.NICs = cmp.Or(c.NICs, max(1, len(c.Sockets)))
 	c.First = cmp.Or(c.First, 1)
@@ -85,16 +88,16 @@ func (c *Config) defaults() error {
 		{"the packet size", c.PacketSize, 1024, 65536},
 	} {
 		if x.v < x.least || x.v > x.most {
-			return fmt.Errorf("%s: %d is not from %d to %d", x.name, x.v, x.least, x.most)
+			return fmt.Errorf("%w: %s: %d is not from %d to %d", ErrConfig, x.name, x.v, x.least, x.most)
 		}
 	}
 	switch {
 	case len(c.Sockets) != c.NICs:
-		return fmt.Errorf("%d NICs with %d sockets", c.NICs, len(c.Sockets))
+		return fmt.Errorf("%w: %d NICs with %d sockets", ErrConfig, c.NICs, len(c.Sockets))
 	case c.Listen == "" && len(c.Peers) > 0:
-		return errors.New("peers are configured but no local UDP address (option listen)")
+		return fmt.Errorf("%w: peers, but no local UDP address (option listen)", ErrConfig)
 	case c.Listen != "" && c.Key == nil:
-		return errors.New("no cluster key configured (option key file)")
+		return fmt.Errorf("%w: no cluster key (option key file)", ErrConfig)
 	}
 	return nil
 }

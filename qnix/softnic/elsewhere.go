@@ -39,7 +39,10 @@ func RunIfStarted()                                    {}
 func Ensure(ctx context.Context, path string) error    { return errElsewhere }
 func EnsureConfig(ctx context.Context, c Config) error { return errElsewhere }
 
-var ErrRunning = errors.New("another softnic runs there")
+var (
+	ErrConfig  = errors.New("wrong configuration")
+	ErrRunning = errors.New("another softnic runs there")
+)
 
 type Server struct{}
 

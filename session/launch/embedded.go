@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -105,11 +106,17 @@ func retryable(err error, wait bool) bool {
 	return false
 }
 
-// withoutLoopback adds the remedy where processes of this host cannot reach each other.
+// withoutLoopback adds the remedy where processes of this host cannot reach each other. The error does not tell: an
+// interface that was up before keeps its addresses, and connections to them time out.
 func withoutLoopback(addr string, err error) error {
 	a, e := netip.ParseAddrPort(addr)
-	if e == nil && a.Addr().IsLoopback() && (errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EADDRNOTAVAIL)) {
-		return fmt.Errorf("%w (the loopback interface is down: ip link set lo up)", err)
+	if e != nil || !a.Addr().IsLoopback() {
+		return err
+	}
+	all, _ := net.Interfaces()
+	k := slices.IndexFunc(all, func(i net.Interface) bool { return i.Flags&net.FlagLoopback != 0 })
+	if k >= 0 && all[k].Flags&net.FlagUp == 0 {
+		err = fmt.Errorf("%w (the loopback interface is down: ip link set lo up)", err)
 	}
 	return err
 }

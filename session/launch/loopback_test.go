@@ -3,10 +3,12 @@
 package launch
 
 import (
+	"context"
 	"os"
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -25,5 +27,31 @@ func TestLoopbackThatIsDownIsNamed(t *testing.T) {
 	j, err := Join(t.Context(), "127.0.0.1:9", 0, 2, NewSecret())
 	if err == nil || !strings.Contains(err.Error(), "ip link set lo up") {
 		t.Errorf("%v, %v; want the remedy", j, err)
+	}
+	// An interface that was up keeps its addresses: connections to them time out.
+	for _, up := range []uint16{unix.IFF_UP, 0} {
+		setLoopback(t, up)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if j, err := Join(ctx, "127.0.0.1:9", 0, 2, NewSecret()); err == nil || !strings.Contains(err.Error(), "ip link set lo up") {
+		t.Errorf("after it was up: %v, %v; want the remedy", j, err)
+	}
+}
+
+func setLoopback(t *testing.T, flags uint16) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	r, err := unix.NewIfreq("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.SetUint16(flags)
+	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, r); err != nil {
+		t.Fatal(err)
 	}
 }

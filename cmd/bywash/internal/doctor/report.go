@@ -4,6 +4,7 @@ package doctor
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -19,9 +20,9 @@ import (
 )
 
 // Report writes what somebody needs who looks for a fault from elsewhere: the machine, what Examine found, the RDMA
-// devices with what they grant, the kernel modules and the libraries. It makes queue pairs and closes them, sends
+// devices with what they grant, the kernel modules, the libraries, and what drivers writes. It makes queue pairs and closes them, sends
 // nothing, and changes nothing. It names network addresses (GIDs), and neither host nor user.
-func Report(w io.Writer, version string) error {
+func Report(w io.Writer, version string, drivers func(io.Writer) error) error {
 	r := &reporter{out: bufio.NewWriter(w), root: os.DirFS("/"), private: withoutUser(os.Getenv)}
 	r.system(version)
 	r.section("findings")
@@ -32,7 +33,11 @@ func Report(w io.Writer, version string) error {
 	r.grants() // before the libraries, as it loads them
 	r.modules()
 	r.libraries()
-	return r.out.Flush()
+	r.section("drivers")
+	var text strings.Builder
+	err := drivers(&text)
+	r.printf("%s", text.String())
+	return cmp.Or(err, r.out.Flush())
 }
 
 // reporter writes sections. The first error of its writer ends up in Flush.

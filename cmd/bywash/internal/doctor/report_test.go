@@ -5,6 +5,7 @@ package doctor
 import (
 	"bufio"
 	"bytes"
+	"io"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -71,5 +72,18 @@ func TestReportDoesNotNameTheUser(t *testing.T) {
 	got := r.Replace("/scratch/alice/42, /home/alice/lib/libmlx5.so, /opt/alice/lib, /usr/lib")
 	if want := "$TMPDIR, $HOME/lib/libmlx5.so, /opt/$USER/lib, /usr/lib"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// What the drivers say of themselves does not name the user either.
+func TestReportOfDriversDoesNotNameTheUser(t *testing.T) {
+	t.Setenv("XDG_RUNTIME_DIR", "/run/jane")
+	var b strings.Builder
+	err := Report(&b, "test", func(w io.Writer) error {
+		_, err := io.WriteString(w, "device /run/jane/bywash/qnix0.sock\n")
+		return err
+	})
+	if err != nil || !strings.HasSuffix(b.String(), "== drivers ==\ndevice $XDG_RUNTIME_DIR/bywash/qnix0.sock\n") {
+		t.Errorf("%v, %s", err, b.String())
 	}
 }
