@@ -62,7 +62,7 @@ var optionTable = kit.Options[options]{
 		kit.Choice("windows", "auto | off", "memory windows, so that keys end with their transfer",
 			func(o *options) *bool { return &o.noWindows },
 			map[string]bool{"auto": false, "off": true}),
-		kit.Choice("relaxed-ordering", "on | off", "order on the bus of the bytes of a long message; off without it",
+		kit.Choice("relaxed-ordering", "on | off", "order on the bus of the bytes of a long message",
 			func(o *options) *bool { return &o.relaxed },
 			map[string]bool{"on": true, "off": false}),
 		names("managers", "connection managers that may be used; all without it",

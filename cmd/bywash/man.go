@@ -16,8 +16,8 @@ func manCommand() *cobra.Command {
 		Use:   "man --dir DIR",
 		Short: "Write the man pages",
 		Long: `Man writes a page for each command into a directory, which it makes if there is
-none, from the same definitions as the help texts. SOURCE_DATE_EPOCH in the environment sets the
-date, so that the same program gives the same pages.`,
+none, from the same definitions as the help texts. SOURCE_DATE_EPOCH in the
+environment sets the date, so that the same program gives the same pages.`,
 		Example: "  bywash man --dir /usr/local/share/man/man1",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -39,18 +39,18 @@ measures latency, bandwidth, message rate and put bandwidth; with -d all every
 driver that can run here, beside the kernel's own sockets sock-tcp, sock-unix and
 sock-udp as baselines (system calls, spinning or blocking as --wait says). On one
 machine they take loopback; tcp@veth, sock-tcp@veth and sock-udp@veth run between
-two network namespaces, as afxdp does.
-copy-ring and copy-cma, when they are named, only copy between the two processes,
-through a ring in shared memory or with process_vm_readv and process_vm_writev:
-the least that a message can take.
+two network namespaces, as afxdp does. copy-ring and copy-cma, when they are
+named, only copy between the two processes, through a ring in shared memory or
+with process_vm_readv and process_vm_writev: the least that a message can take.
 
 Tests:
 %s
 How it is measured: a warm-up, then some rounds that together take --duration;
-with -n, one round of that many operations. Reading the clock costs a third of the fastest operation, so a
-latency sample is the average of a batch: up to 64 operations when they are
-fast (a batch takes about 10 µs), one when they take longer than 5 µs. The
-percentiles are of these samples; the maximum is that of a batch too.
+with -n, one round of that many operations. Reading the clock costs a third of
+the fastest operation, so a latency sample is the average of a batch: up to 64
+operations when they are fast (a batch takes about 10 µs), one when they take
+longer than 5 µs. The percentiles are of these samples; the maximum is that of a
+batch too.
 Throughput counts until the receiver has said that it has everything. Up to 64
 messages are in flight, but no more than 2 MiB (at least two), so that caches
 and not DRAM are measured.

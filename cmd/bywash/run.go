@@ -27,15 +27,16 @@ session/launch) finds its rank, the number of ranks and a way to the others.
 Other programs simply run N times.
 
 Output is passed through; --tag-output puts the rank in front of each line.
-Standard input goes to rank 0. Interrupt, terminate, hangup, quit, user, stop
-and continue signals go to all ranks.
+Standard input goes to rank 0. SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1,
+SIGUSR2, SIGTSTP and SIGCONT go to all ranks. Ranks are in the background of the
+terminal: they may write to it, and a read from it fails.
 
 When a rank fails, aborts the job, or is killed, run names it and ends the
 others: SIGTERM first, SIGKILL after --grace. With --keep-going it lets the
 others go on unless the job is aborted: their operations with that rank fail
-and name its exit status. No process that a rank started
-is left behind, not even when run itself is killed, except processes that made
-themselves a process group.
+and name its exit status. No process that a rank started is left behind, not even
+when run itself is killed, except processes that moved to a process group of
+their own.
 
 Jobs larger than one machine run under MPICH's mpiexec, Open MPI's mpirun or
 Slurm's srun: the same program works under these, too.
@@ -90,7 +91,7 @@ Each process finds in its environment:
 	f.SetInterspersed(false) // arguments after the program belong to it
 	f.IntVarP(&c.Ranks, "ranks", "n", 0, "number of `processes`")
 	f.BoolVar(&c.Explain, "explain", false, "let sessions report which rails they chose, and why")
-	f.StringVar(&c.Drivers, "drivers", "", "`list` of the drivers that sessions use, as shm,afxdp:eth1+tcp (default $BYWASH_DRIVERS, else those that the ranks need)")
+	f.StringVar(&c.Drivers, "drivers", "", "`list` of the drivers that sessions use, as shm,tcp (default $BYWASH_DRIVERS, else those that the ranks need)")
 	f.BoolVar(&c.Tag, "tag-output", false, "put the rank in front of each line of output")
 	f.BoolVar(&c.KeepGoing, "keep-going", false, "let the other ranks go on when one fails; they are told")
 	f.DurationVar(&c.Grace, "grace", 5*time.Second, "`time` between asking processes to end and killing them")

@@ -63,7 +63,11 @@ func findEther(root fs.FS) Finding {
 		}
 		name := path.Base(d)
 		queues, _ := fs.Glob(root, d+"/queues/rx-*")
-		found = append(found, fmt.Sprintf("%s %s, MTU %s, %d queues", name, read("operstate"), read("mtu"), max(len(queues), 1)))
+		count := "1 queue"
+		if len(queues) > 1 {
+			count = fmt.Sprintf("%d queues", len(queues))
+		}
+		found = append(found, fmt.Sprintf("%s %s, MTU %s, %s", name, read("operstate"), read("mtu"), count))
 		if read("operstate") == "down" {
 			down = append(down, name)
 		}

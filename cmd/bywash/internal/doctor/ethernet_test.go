@@ -42,6 +42,9 @@ func TestEthernetFindingsNameTheRemedy(t *testing.T) {
 			t.Errorf("%s: %v", x.name, f)
 		}
 	}
+	if f := findEther(ether("up", "1500", 1, 2)); !strings.HasSuffix(f.Found, ", 1 queue") {
+		t.Errorf("of one queue: %v", f)
+	}
 	if f := jit(fstest.MapFS{"proc/sys/net/core/bpf_jit_enable": file("0")}, Finding{Level: OK}); f.Level != Slow || f.Remedy == "" {
 		t.Errorf("interpreted: %v", f)
 	}

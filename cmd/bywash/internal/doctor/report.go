@@ -20,8 +20,8 @@ import (
 )
 
 // Report writes what somebody needs who looks for a fault from elsewhere: the machine, what Examine found, the RDMA
-// devices with what they grant, the kernel modules, the libraries, and what drivers writes. It makes queue pairs and closes them, sends
-// nothing, and changes nothing. It names network addresses (GIDs), and neither host nor user.
+// devices with what they grant, the kernel modules, the libraries, and what drivers writes. It makes queue pairs and
+// closes them, sends nothing, and changes nothing. It names network addresses (GIDs), and neither host nor user.
 func Report(w io.Writer, version string, drivers func(io.Writer) error) error {
 	r := &reporter{out: bufio.NewWriter(w), root: os.DirFS("/"), private: withoutUser(os.Getenv)}
 	r.system(version)
