@@ -84,20 +84,31 @@ func (s *small) prepare() {
 	}
 	s.posted = 0
 	s.fill()
-	s.lacksCredit.Store(!s.isPosted(s.creditSlot()))
+	s.postCredit()
 }
 
 // fill posts the first receives, as far as the Command Queue has room.
 func (s *small) fill() {
-	for s.posted < s.window && s.isPosted(int(s.posted)) {
+	for s.posted < s.window && s.post(int(s.posted)) {
 		s.posted++
 	}
 	s.limitSent = s.posted
 	s.lacksReceives.Store(s.posted < s.window)
 }
 
-// isPosted posts the receive in a slot, unless it is posted already. It reports whether the Command Queue had room.
-func (s *small) isPosted(slot int) bool {
+// postCredit posts the receive for the peer's next credit, and reports whether the Command Queue had room. If not, the
+// background goroutine is to post it.
+func (s *small) postCredit() bool {
+	s.lacksCredit.Store(false) // before: the credit may come at once, and the next receive may find no room
+	room := s.post(s.creditSlot())
+	if !room {
+		s.lacksCredit.Store(true)
+	}
+	return room
+}
+
+// post posts the receive in a slot, unless it is posted already. It reports whether the Command Queue had room.
+func (s *small) post(slot int) bool {
 	c, i, m := s.ctx, s.receives.at+slot, nic.Message{
 		Peer: s.name, Tag: s.call.tags + uint16(slot), Len: s.room(), Flags: nic.Doorbell | nic.Inline,
 	}
@@ -178,8 +189,7 @@ func (s *small) credited(b []byte) {
 	}
 	s.raise(headLimit(b))
 	s.creditsCame.Add(1)
-	if !s.isPosted(s.creditSlot()) {
-		s.lacksCredit.Store(true)
+	if !s.postCredit() {
 		s.ctx.schedule(&s.conn)
 	}
 }
@@ -254,7 +264,7 @@ func (s *small) Pending() bool {
 // no goroutine polls.
 func (s *small) backgroundWork() {
 	if s.lacksCredit.Load() && !s.retiring {
-		s.lacksCredit.Store(!s.isPosted(s.creditSlot()))
+		s.postCredit()
 	}
 	switch {
 	case !s.Stalled() && !s.lacksReceives.Load():

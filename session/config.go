@@ -55,10 +55,10 @@ type Config struct {
 	// most memory ends with ErrLimit.
 	PeersMemory int
 
-	// MaxMessage is the longest message in bytes that this process receives or reports to a probe, at least the longest
-	// that comes unasked (Gate.MaxActive); 0 means half of the machine's memory. A longer message fails at its sender with
-	// driver.ErrTooLong. The limit bounds Status.Len, so that a program can safely allocate memory for a message that it
-	// has probed.
+	// MaxMessage is the longest message in bytes that this process receives or reports to a probe; 0 means half of the
+	// machine's memory. A longer message fails at its sender with driver.ErrTooLong. The limit bounds Status.Len, so that
+	// a program can safely allocate memory for a message that it has probed. It does not hold for messages so short that
+	// they come without rendezvous: see Gate.MaxActive.
 	MaxMessage int
 
 	// Eager is the longest message in bytes, header included, that is sent without asking the receiver first. 0 means as

@@ -309,7 +309,7 @@ func TestPauseWinsOverUnsentLeave(t *testing.T) {
 	eventually(t, "the Disconnect takes effect", func() bool { return s[0].Gate(1).Path() == "idle" })
 }
 
-// What is sent between Quiesce and Close is delivered.
+// A message that a program sends after Quiesce is delivered when it closes the session without Resume.
 func TestCloseDeliversWhatWasSentDuringAPause(t *testing.T) {
 	s := joinAll(t, 2, nil)
 	connectPair(t, s)

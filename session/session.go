@@ -282,8 +282,8 @@ func (s *Session) callPending() {
 // ends. Pending operations then fail with ErrClosed. An operation whose memory the driver cannot give back at once,
 // because a living peer accesses it, fails as soon as the driver can. Messages that have arrived and were not received
 // are lost. Close also waits for running handlers and callbacks, even after ctx has ended, as it frees the memory that
-// handlers read; none of them may call it. If rank 0 serves the rendezvous, its Close blocks until the other ranks have closed or ctx
-// ends. A second call fails with ErrClosed, also while the first one waits.
+// handlers read; none of them may call it. If rank 0 serves the rendezvous, its Close blocks until the other ranks have
+// closed or ctx ends. A second call fails with ErrClosed, also while the first one waits.
 func (s *Session) Close(ctx context.Context) error {
 	s.mu.lock()
 	if s.closed || s.closing {

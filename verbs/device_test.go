@@ -112,16 +112,23 @@ func connOf(i driver.Instance) *conn {
 // move moves src to dst on the large track.
 func move(t testing.TB, a, b *conn, src, dst []byte) {
 	t.Helper()
-	send, recv := driver.Packet{IOV: [][]byte{src}}, driver.Packet{IOV: [][]byte{dst}}
-	if err := b.api.RecvPost(&recv); err != nil {
+	send, recv := postMove(t, a, b, src, dst)
+	finished(t, a.api.SendPoll, send)
+	finished(t, b.api.RecvPoll, recv)
+}
+
+// postMove posts what move waits for.
+func postMove(t testing.TB, a, b *conn, src, dst []byte) (send, recv *driver.Packet) {
+	t.Helper()
+	send, recv = &driver.Packet{IOV: [][]byte{src}}, &driver.Packet{IOV: [][]byte{dst}}
+	if err := b.api.RecvPost(recv); err != nil {
 		t.Fatal(err)
 	}
 	send.RdvData = recv.RdvData
-	if err := a.api.SendPost(&send); err != nil {
+	if err := a.api.SendPost(send); err != nil {
 		t.Fatal(err)
 	}
-	finished(t, a.api.SendPoll, &send)
-	finished(t, b.api.RecvPoll, &recv)
+	return send, recv
 }
 
 func finished(t testing.TB, poll func(*driver.Packet) (bool, error), p *driver.Packet) {
@@ -491,25 +498,14 @@ func TestVectorsAndRelaxedOrdering(t *testing.T) {
 // go.
 func TestWindowsEndWithTheConnection(t *testing.T) {
 	a, b := pair(t, driver.Large, nil)
-	l := b.api.(*large)
-	if !l.hasWindows() {
-		t.Skip("the device has no memory windows")
-	}
-	recv, send := driver.Packet{IOV: [][]byte{make([]byte, 64<<10)}}, driver.Packet{IOV: [][]byte{make([]byte, 64<<10)}}
-	if err := b.api.RecvPost(&recv); err != nil {
-		t.Fatal(err)
-	}
-	send.RdvData = recv.RdvData
-	if err := a.api.SendPost(&send); err != nil {
-		t.Fatal(err)
-	}
-	finished(t, a.api.SendPoll, &send)
+	send, recv := postMove(t, a, b, make([]byte, 64<<10), make([]byte, 64<<10))
+	finished(t, a.api.SendPoll, send)
 	if err := a.api.Disconnect(); err != nil {
 		t.Fatal(err)
 	}
 	within(t, "the peer's close message", func() bool { b.ctx.Drain(); return b.State() == kit.StatePeerClosed })
-	finished(t, b.api.RecvPoll, &recv)
-	if l.slots[0].windows.mw[0] != nil {
+	finished(t, b.api.RecvPoll, recv)
+	if b.api.(*large).slots[0].windows.mw[0] != nil {
 		t.Error("the peer can still write the memory of the receive")
 	}
 }

@@ -294,7 +294,8 @@ func (c *capture) scan() error {
 		}
 		s, err := stat.Capture(e, c.req)
 		if err != nil {
-			// It has ended since, does not listen yet, or is somebody else's: anybody can make a socket with this name.
+			// The process may have ended, or not listen yet; or the socket is another user's: anybody can make one with
+			// such a name.
 			c.seen[e] = errors.Is(err, stat.ErrForeign)
 			if len(c.pids) > 0 {
 				c.refused = err

@@ -155,7 +155,7 @@ func (p *Placement) parse(b []byte, more int) bool {
 }
 
 // units returns the credit that a packet of n bytes, without its bitmap, takes: one for each frame of unit bytes that
-// it occupies, or 1 if the receiver has no units.
+// it occupies.
 func units(n, unit int) int {
 	if n <= unit {
 		return 1

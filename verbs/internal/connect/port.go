@@ -93,8 +93,8 @@ type Quality struct {
 
 	// Set by Open and Renew. RetryCount bounds how often the device repeats what nobody acknowledges: 6 times, because
 	// with 7 some devices repeat for ever. MinRNRTimer is the code of the time that a peer waits before it repeats what
-	// found no receive: 12 (0.64 ms). RNRRetry is 7, for ever: a peer that says so is there, and the one that has used up
-	// shared receives is another.
+	// found no receive: 12 (0.64 ms). RNRRetry is 7, for ever: a peer that answers so is alive, and another peer may have
+	// used up its shared receives.
 	RetryCount, RNRRetry, MinRNRTimer uint8
 }
 
