@@ -24,14 +24,15 @@ import (
 type small struct {
 	conn
 	kit.Small
-	window uint32 // receives of this side
-	ours   uint32 // sends: the lesser of both sides' numbers; set before state is up
+	window uint64 // receives of this side
+	ours   uint64 // sends: the lesser of both sides' numbers; set before state is up
 
-	// Used by the owner only.
-	taken     uint32      // number of messages received
-	posted    uint32      // number of receives posted
-	limitSent uint32      // the last limit sent to the peer
-	started   uint32      // number of messages sent
+	// Used by the owner only. Messages carry the low 32 bits of these numbers; with these alone, two messages would use one
+	// slot when they wrap, unless the window is a power of two.
+	taken     uint64      // number of messages received
+	posted    uint64      // number of receives posted
+	limitSent uint64      // the last limit sent to the peer
+	started   uint64      // number of messages sent
 	credits   uint32      // number of credits sent
 	message   nic.Message // memory for posts
 
@@ -48,7 +49,7 @@ type small struct {
 	creditCanceled bool        // the cancel of the last credit was posted
 
 	// Used by the drainer only.
-	arrived uint32 // number of messages that have arrived in order
+	arrived uint64 // number of messages that have arrived in order
 	early   uint64 // receives whose doorbells rang ahead of order, by slot
 }
 
@@ -61,7 +62,7 @@ var (
 )
 
 func newSmall(window int) *small {
-	s := &small{window: uint32(window)}
+	s := &small{window: uint64(window)}
 	s.Init(&s.Conn, s)
 	return s
 }
@@ -73,11 +74,11 @@ func (s *small) creditSlot() int { return int(s.call.receives) }
 // already.
 func (s *small) prepare() {
 	c := s.ctx
-	both := min(uint32(s.call.receives), uint32(s.theirs.sends))
+	both := min(s.call.receives, s.theirs.sends)
 	c.doorbells.mustLock() // the drainer reads it as soon as a message arrives
-	s.window = both
-	s.ours = min(uint32(s.call.sends), uint32(s.theirs.receives))
-	s.limit.Store(s.ours)
+	s.window = uint64(both)
+	s.ours = uint64(min(s.call.sends, s.theirs.receives))
+	s.limit.Store(uint32(s.ours))
 	c.doorbells.unlock()
 	if c.failed != nil {
 		return
@@ -156,7 +157,7 @@ func (s *small) arrives() {
 	i := s.receives.at + int(s.arrived%s.window)
 	_, n := s.ctx.proc.ReceiveDoorbell(i)
 	head := s.ctx.proc.ReceiveRegion(i)
-	if n < dataHead || headNumber(head) != s.arrived {
+	if n < dataHead || headNumber(head) != uint32(s.arrived) {
 		s.Misbehaved("a message that is not the next")
 		return
 	}
@@ -240,7 +241,7 @@ func (s *small) credit() {
 	if s.crediting.Load() {
 		return
 	}
-	putLimit(proc.SendRegion(i), s.posted)
+	putLimit(proc.SendRegion(i), uint32(s.posted))
 	s.message = nic.Message{Peer: s.name, Tag: s.theirs.tags + s.theirs.receives, Len: creditBytes, Flags: nic.Doorbell | nic.Inline}
 	s.crediting.Store(true)
 	if !s.done(proc.Post(nic.SendShort, i, &s.message)) {
@@ -345,7 +346,7 @@ func (s *small) rungSends(n int) (k int) {
 	return k
 }
 
-func (s *small) counts() (uint64, uint32) { return uint64(s.started), s.credits }
+func (s *small) counts() (uint64, uint32) { return s.started, s.credits }
 
 func (s *small) settled() {}
 

@@ -37,7 +37,7 @@ func (s *small) postSend(p *driver.Packet) error {
 }
 
 // mayStart reports whether there is credit, and therefore a free context.
-func (s *small) mayStart() bool { return int32(s.limit.Load()-s.started) > 0 }
+func (s *small) mayStart() bool { return int32(s.limit.Load()-uint32(s.started)) > 0 }
 
 // region returns the memory of the next message.
 func (s *small) region() []byte {
@@ -69,7 +69,7 @@ func (s *small) launch(n int) bool {
 	slot := int(s.started % s.ours)
 	i := s.sends.at + slot
 	proc := s.ctx.proc
-	putHead(proc.SendRegion(i), s.posted, s.started)
+	putHead(proc.SendRegion(i), uint32(s.posted), uint32(s.started))
 	s.message = nic.Message{Peer: s.name, Tag: s.theirs.tags + uint16(slot), Len: n + dataHead, Flags: nic.Inline}
 	if !s.done(proc.Post(nic.SendShort, i, &s.message)) {
 		return false

@@ -32,7 +32,7 @@ type small struct {
 	gotHead uint32    // number of messages received
 	gotTail uint32    // number of messages that have arrived
 
-	sendSlot    uint32 // the next send buffer
+	sendSlot    int    // the next send buffer
 	slotsOut    int    // send buffers in use by the device
 	sentCount   uint32 // number of messages sent
 	limit       uint32 // the most that sentCount may be

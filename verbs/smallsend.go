@@ -67,13 +67,13 @@ func (s *small) Launch() { s.flush(false) }
 // takeSlot returns the next send buffer. The caller has checked that it is free.
 func (s *small) takeSlot() []byte {
 	s.slotsOut++
-	return s.mem.send(int(s.sendSlot) % s.mem.slots)
+	return s.mem.send(s.sendSlot)
 }
 
 // sendSlotFilled adds the message in the send buffer that takeSlot returned.
 func (s *small) sendSlotFilled(n int) {
-	addr := s.mem.sendAddr(int(s.sendSlot) % s.mem.slots)
-	s.sendSlot++
+	addr := s.mem.sendAddr(s.sendSlot)
+	s.sendSlot = (s.sendSlot + 1) % s.mem.slots
 	wr, _ := s.sq.add(requestData, false)
 	s.announce(wr)
 	wr.AddSGE(addr, uint32(n), s.mem.lkey)
