@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	mathrand "math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -132,14 +133,19 @@ func write(t *testing.T, name string, b []byte) {
 	}
 }
 
+// freePort returns a port below those that the kernel gives to connections (ip_local_port_range), so that no connection
+// of another process takes it before the daemon does.
 func freePort(t *testing.T) int {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		port := 20_000 + mathrand.IntN(10_000)
+		if ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			ln.Close()
+			return port
+		}
 	}
-	defer ln.Close()
-	return ln.Addr().(*net.TCPAddr).Port
+	t.Fatal("no port is free")
+	return 0
 }
 
 // daemon starts a program that dies with this one, and is ended after the test together with what it started.

@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
-	"runtime"
 	"slices"
 	"time"
 	"unsafe"
@@ -280,7 +279,7 @@ func (c *nicContext) modify(p unsafe.Pointer, h *header, compare uint64) uint64 
 		now := driver.Or.Apply(p, size, 0, 0)
 		driver.Swap.Apply(unsafe.Pointer(&copied), size, now, 0)
 		op.Apply(unsafe.Pointer(&copied), size, h.c, compare)
-		runtime.Gosched()
+		time.Sleep(time.Microsecond) // so that operations of other peers come in between
 		driver.Swap.Apply(p, size, driver.Or.Apply(unsafe.Pointer(&copied), size, 0, 0), 0)
 		return now
 	case "atomic-wrong-result":
