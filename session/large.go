@@ -269,8 +269,8 @@ func (s *Session) receiveLong(r *Request, g *Gate, h *header.Header, req *header
 	in.confirm = h.Flags&flagConfirm != 0
 	var rails [rdv.MaxRails]rdv.Rail
 	own := &rails[l.rail]
-	if *own = l.plan(mode, in.want); mode == rdv.Get && in.first < own.Chunk {
-		own.Chunk, own.Window = max(in.first, 1), 1
+	if *own = l.plan(mode, in.want); mode == rdv.Get && in.first < in.want {
+		own.Window = 1 // a section's key is given up when the next one is asked for
 	}
 	own.Usable = !l.dead
 	if mode == rdv.Cooperative && in.confirm && len(g.links) > 1 {

@@ -35,6 +35,7 @@ type piece struct {
 	iov     [1][]byte
 	part    sublayout
 	op      driver.Op
+	got     int // bytes of a chunk in mode Get that have come
 	region  driver.Region
 	rdv     []byte   // rdv data of the receiver's driver
 	updates [][]byte // that came before the post
@@ -138,7 +139,6 @@ func (s *Session) begin(in *incoming, c rdv.Chunk) error {
 		pc.number = in.ask(c, region.Key())
 	case rdv.Get:
 		pc.kind = pieceGet
-		pc.op.Local = span(r.buf, r.layout, c.Off, c.Len)
 	}
 	s.addPiece(pc)
 	if pc.posted {
@@ -210,14 +210,15 @@ func (pc *piece) post() error {
 		}
 		err = l.one.PutPost(&pc.op)
 	case pieceGet:
-		in := pc.in
-		if pc.chunk.Off+pc.chunk.Len > in.keyed {
-			return driver.ErrBusy // until the key has come
+		in, at := pc.in, pc.chunk.Off+pc.got
+		if at == in.keyed {
+			return driver.ErrBusy // until the key of the next section has come
 		}
 		if pc.op.Remote, err = l.one.Import(in.key); err != nil {
 			return err
 		}
-		pc.op.Offset = pc.chunk.Off - in.base
+		pc.op.Local = span(in.req.buf, in.req.layout, at, min(pc.chunk.Off+pc.chunk.Len, in.keyed)-at)
+		pc.op.Offset = at - in.base
 		err = l.one.GetPost(&pc.op)
 	}
 	if pc.posted = err == nil; pc.posted {
@@ -244,8 +245,12 @@ func (pc *piece) poll(s *Session) (done bool, err error) {
 		}
 	case pieceSend:
 		done, err = l.large.SendPoll(&pc.p)
-	case piecePut, pieceGet:
+	case piecePut:
 		done, err = l.one.OpPoll(&pc.op)
+	case pieceGet:
+		if done, err = l.one.OpPoll(&pc.op); done && err == nil {
+			done = pc.gotSection()
+		}
 	case pieceTarget:
 		if pc.in.err != nil || l.dead {
 			free, _ := tryDeregister(pc.region)
@@ -258,6 +263,18 @@ func (pc *piece) poll(s *Session) (done bool, err error) {
 		return pc.cut(s), nil
 	}
 	return done, err
+}
+
+// gotSection handles the end of a get, which is as long as the chunk, or ends with a section. It asks for the key of the
+// next section, and reports whether all of the chunk has come.
+func (pc *piece) gotSection() bool {
+	in := pc.in
+	pc.got += len(pc.op.Local)
+	if at := pc.chunk.Off + pc.got; at == in.keyed && at < in.want {
+		in.nextSection(pc.chunk)
+	}
+	pc.posted = pc.got == pc.chunk.Len
+	return pc.posted
 }
 
 // update carries new rdv data of the receiver's driver to the sender's.
@@ -374,9 +391,6 @@ func (s *Session) ended(pc *piece, err error) {
 		out.releasing = false
 		s.settleOut(out)
 	case in != nil && err == nil:
-		if kind == pieceGet && in.keyed < in.want && c.Off+c.Len == in.keyed {
-			in.nextSection(c)
-		}
 		in.Done(c.ID)
 		s.advance(in)
 	case in != nil:

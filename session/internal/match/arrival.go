@@ -71,6 +71,9 @@ func (t *Table) growArrivals() {
 	}
 }
 
+// minCompact is how many slots there are at least when compact is called for the sake of searches.
+const minCompact = 64
+
 // compact gives the slots back of arrivals that were taken.
 func (t *Table) compact() {
 	n := 0
@@ -108,8 +111,12 @@ func (t *Table) Take(a *Arrival) bool {
 	for t.first < len(t.slots) && t.slots[t.first].a == nil {
 		t.first++
 	}
-	if t.waiting == 0 && !t.visiting {
+	switch left := len(t.slots) - t.first; {
+	case t.visiting:
+	case t.waiting == 0:
 		t.slots, t.first = t.slots[:0], 0
+	case left > minCompact && left >= 4*t.waiting: // searches would read all slots of messages that were taken
+		t.compact()
 	}
 	return true
 }

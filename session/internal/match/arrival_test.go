@@ -53,6 +53,27 @@ func TestSlotsAreUsedAgain(t *testing.T) {
 }
 
 // BenchmarkPeekNothing is what a receive with a wildcard costs that finds none of many messages.
+// A search that names no source does not read the slots of a burst that was received, though one message of it stays.
+func TestTakenArrivalsSlowNoSearch(t *testing.T) {
+	table := New()
+	burst := make([]Arrival, 10_000)
+	for i := range burst {
+		burst[i] = Arrival{From: 1, Tag: uint64(i)}
+		table.Keep(&burst[i])
+	}
+	for i := range burst {
+		if i != 5000 {
+			table.Take(&burst[i])
+		}
+	}
+	if n := len(table.slots) - table.first; n > 2*minCompact {
+		t.Errorf("a search reads %d slots, and one message is there", n)
+	}
+	if a := table.Peek(&Pattern{From: Any, Tag: 5000, Mask: Exact}); a != &burst[5000] {
+		t.Errorf("found %v, want the message that stayed", a)
+	}
+}
+
 func BenchmarkPeekNothing(b *testing.B) {
 	table := New()
 	for i := range uint64(1 << 16) {
