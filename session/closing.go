@@ -29,8 +29,11 @@ func (c *closeState) reset() { c.asked, c.sent, c.seen = false, closeSteps{}, cl
 
 // closing reports whether a connection is to end, for good or for a pause.
 func (g *Gate) closing() bool {
-	return g.close.asked || g.close.seen.leave || g.pausing.state == pauseSent
+	return g.state != gateIdle && g.close.asked || g.close.seen.leave || g.pausing.state == pauseSent
 }
+
+// stuck reports whether the backlog waits for answers or for credit of the peer.
+func (g *Gate) stuck() bool { return g.blocked() || g.waitsForCredit() }
 
 // tryClose takes the next step of closing that is possible now. Both sides send Leave. When a side receives Leave, its
 // messages that the peer has not matched fail. When all matched messages are done, both sides send Bye and release the
@@ -42,7 +45,7 @@ func (g *Gate) tryClose() {
 	if g.pausing.state == notPaused && !g.leave() {
 		return
 	}
-	if g.pausing.state == pauseSent && (g.blocked() || g.waitsForCredit()) {
+	if g.pausing.state == pauseSent && g.stuck() {
 		g.holdBack()
 	}
 	if !g.close.sent.bye {
@@ -69,8 +72,9 @@ func (g *Gate) tryClose() {
 	g.finish()
 }
 
-// flagSoon, in a Leave, announces that its sender will leave once its messages are matched. A peer that also wants to
-// leave then sends its own Leave at once, because otherwise each side might wait for the other.
+// flagSoon, in a Leave, announces that its sender will leave once its messages are matched, or once it has credit for
+// them. A peer that also wants to leave then sends its own Leave at once, because otherwise each side might wait for the
+// other.
 const flagSoon = 1 << 0
 
 // flagLast, in a Bye, means that the whole session of its sender closes: there will be no other connection.
@@ -84,14 +88,15 @@ func (g *Gate) leave() bool {
 		g.refuse()
 	}
 	if !g.close.sent.leave {
-		if g.close.seen.soon && g.blocked() {
-			g.holdBack() // the peer answers no more on this connection
+		if g.close.seen.soon && g.stuck() {
+			g.holdBack() // the peer answers and grants no more on this connection
 		}
+		stuck := g.stuck()
 		waits := g.active.out != nil || g.active.queue.n > 0 || g.opsWait()
-		if g.queued() > 0 && !g.blocked() || !g.close.seen.leave && waits || !g.answered() {
+		if g.queued() > 0 && !stuck || !g.close.seen.leave && waits || !g.answered() {
 			return false
 		}
-		if !g.close.seen.leave && !g.close.seen.soon && g.unmatched() {
+		if !g.close.seen.leave && !g.close.seen.soon && (stuck || g.unmatched()) {
 			if !g.close.sent.soon {
 				g.close.sent.soon = true
 				msg, _ := g.s.control(header.Header{Kind: header.Leave, Flags: flagSoon}, nil)
@@ -203,9 +208,14 @@ func (g *Gate) finish() {
 		return
 	}
 	later, leave := g.queues.later, g.close.askedNext
-	g.queues.later, g.close.askedNext = outQueue{}, false
-	s.park(later.first, true)
-	s.park(g.active.queue.first, true)
+	g.close.askedNext = false
+	if s.closing && g.close.peerLeft { // no connection will follow: what waits for it fails
+		later = outQueue{}
+	} else {
+		g.queues.later = outQueue{}
+		s.park(later.first, true)
+		s.park(g.active.queue.first, true)
+	}
 	g.close.finishing = !g.close.forgotten
 	g.drop(g.fault("disconnected", ErrClosed))
 	g.close.finishing = false

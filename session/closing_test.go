@@ -318,3 +318,81 @@ func TestCloseDoesNotWaitForMessagesWithoutCredit(t *testing.T) {
 		})
 	}
 }
+
+// Two sessions close although messages of one or both wait for credit: these fail with ErrClosed.
+func TestSessionsWithoutCreditClose(t *testing.T) {
+	for name, c := range map[string]struct {
+		floods []int
+		sync   bool // rank 1 waits for a receive of rank 0
+	}{
+		"one floods, the other has an unmatched message": {[]int{0}, true},
+		"both flood": {[]int{0, 1}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := joinAll(t, 2, func(_ int, c *session.Config) { c.Unexpected = 64 << 10 })
+			ctx := deadline(t)
+			connectPair(t, s)
+			var last []*session.Request
+			for _, rank := range c.floods {
+				var r *session.Request
+				for range 400 {
+					var err error
+					if r, err = s[rank].Gate(1-rank).Isend(1, make([]byte, 1000)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				last = append(last, r)
+			}
+			if c.sync {
+				r, err := s[1].Gate(0).IsendMsg(&session.Out{Tag: 1, Buf: make([]byte, 8), Sync: true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				last = append(last, r)
+				if _, err := s[0].Probe(ctx, session.Tag(1)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			eachOf(t, s, func(x *session.Session) error { return x.Close(ctx) })
+			for i, r := range last {
+				if _, err := r.Wait(ctx); !errors.Is(err, session.ErrClosed) {
+					t.Errorf("message %d: %v, want ErrClosed", i, err)
+				}
+			}
+		})
+	}
+}
+
+// Disconnect ends the connection that carries what was sent before it, also a short active message behind a long one that
+// the peer, which disconnects as well, does not take.
+func TestDisconnectCountsForActiveMessagesBehindALongOne(t *testing.T) {
+	s := joinAll(t, 2, func(_ int, c *session.Config) { c.Progress = session.Explicit })
+	s[1].Handle(1, func(*session.Gate, *session.Active) {})
+	both := func(ok func() bool) func() bool {
+		return func() bool { s[0].Progress(); s[1].Progress(); return ok() }
+	}
+	up := make(chan error, 1)
+	go func() { up <- s[0].Gate(1).ConnectWait(deadline(t)) }()
+	eventually(t, "connected", both(func() bool { return len(up) == 1 }))
+	if err := <-up; err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "both know", both(func() bool { return s[1].Stats().Connects == 1 }))
+	s[1].Gate(0).Disconnect()
+	for range 10 {
+		s[1].Progress() // its Leave is under way
+	}
+	g := s[0].Gate(1)
+	long, err := g.AMMsg(&session.ActiveOut{Number: 1, Data: make([]byte, 1<<20)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.AMMsg(&session.ActiveOut{Number: 1, Data: make([]byte, 8)}); err != nil {
+		t.Fatal(err)
+	}
+	g.Disconnect()
+	eventually(t, "both connections have ended", both(func() bool { return ended(s[0], 1) && ended(s[1], 0) && s[0].Stats().Connects == 2 }))
+	if _, err := outcome(t, s, long); !errors.Is(err, session.ErrClosed) {
+		t.Errorf("the long message: %v, want ErrClosed", err)
+	}
+}

@@ -132,6 +132,8 @@ func (g *Gate) dialFailed(err error, givenUp bool) {
 		g.state, g.dialing.cancelled = gateIdle, false
 		if g.wanted() {
 			g.connect()
+		} else {
+			g.close.asked = false // Disconnect was for the connection that there will not be
 		}
 		return
 	}

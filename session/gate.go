@@ -297,7 +297,7 @@ func (g *Gate) failReceives(err error) {
 // one.
 func (g *Gate) enqueue(msg *outMsg) {
 	if g.state == gateClosing || g.queues.later.n > 0 {
-		g.queues.later.push(msg)
+		g.queues.later.insert(msg)
 		return
 	}
 	g.dispatch(msg)

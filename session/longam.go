@@ -56,6 +56,7 @@ func (g *Gate) activeSent(o *outgoing) {
 		return
 	}
 	g.active.out = nil
+	g.close.askedNext = g.close.askedNext || g.close.asked && g.state == gateClosing // they were sent before Disconnect
 	for g.active.out == nil {
 		msg := g.active.queue.pop()
 		if msg == nil {

@@ -117,7 +117,8 @@ func (g *Gate) Get(ctx context.Context, r *Remote, off int, buf []byte) error {
 // Iatomic starts an atomic operation on the integer at byte off of the peer's region; off is a multiple of the
 // integer's size. Errors are those of Iput.
 func (g *Gate) Iatomic(r *Remote, off int, a Atomic) (*Request, error) {
-	return g.operate(a.Op.String(), opAtomic+uint8(a.Op), r, off, nil, a)
+	what := opAtomic + uint8(min(a.Op, driver.CompareSwap+1)) // an operation that does not exist is refused
+	return g.operate(a.Op.String(), what, r, off, nil, a)
 }
 
 // Atomic is Iatomic, and blocks until it is done. With Fetch set it returns the previous value.

@@ -43,7 +43,8 @@ type postponed struct {
 // has not matched stay registered. Requests stay as they are. Operations that begin meanwhile wait until Resume, and so
 // do those of peers. Usually all ranks call Quiesce at the same time; a single rank may. It blocks until the session is
 // quiet, making progress, or until ctx ends: then the session continues as before and the error is that of ctx. On a
-// session that is already quiet it fails with ErrInvalid.
+// session that is already quiet it fails with ErrInvalid, and with ErrCanceled if another goroutine calls Resume or Close
+// meanwhile.
 func (s *Session) Quiesce(ctx context.Context) error {
 	s.mu.lock()
 	if s.closed || s.quiesced {
@@ -51,13 +52,18 @@ func (s *Session) Quiesce(ctx context.Context) error {
 		return &Error{Peer: -1, Op: "quiesce", Err: fmt.Errorf("%w: session is closed or already quiesced", ErrInvalid)}
 	}
 	s.quiesced = true
+	era := s.era
 	for _, g := range s.gates {
 		if g != nil {
 			g.pause()
 		}
 	}
 	s.leave()
+	resumed := false
 	err := s.await(ctx, func() bool {
+		if resumed = s.era != era; resumed {
+			return true
+		}
 		for _, g := range s.gates {
 			if g != nil && g.state != gateIdle && g.state != gateBroken {
 				return false
@@ -71,6 +77,9 @@ func (s *Session) Quiesce(ctx context.Context) error {
 		inDriver := func(o *Op) bool { return o.posted || o.inDriver > 0 }
 		return len(s.unreleased) == 0 && len(s.transfers.pieces) == 0 && !slices.ContainsFunc(s.oneSided.live, inDriver)
 	})
+	if resumed {
+		return &Error{Peer: -1, Op: "quiesce", Err: fmt.Errorf("%w: Resume or Close was called meanwhile", ErrCanceled)}
+	}
 	if err != nil {
 		_ = s.Resume()
 		return &Error{Peer: -1, Op: "quiesce", Err: err}

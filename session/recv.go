@@ -26,14 +26,17 @@ const AnyTag = ^uint64(0)
 //	st, err := session.Recv(ctx, Tag(7), buf)
 func Tag(tag uint64) Match { return Match{Tag: tag} }
 
+var errForeignGate = fmt.Errorf("%w: a gate of another session", ErrInvalid)
+
 // noSource matches no message: no gate has this source number.
 const noSource = match.Any - 1
 
-func (m *Match) pattern() match.Pattern {
+// pattern is for the session's table. A gate that was forgotten, or is another session's, matches nothing.
+func (m *Match) pattern(s *Session) match.Pattern {
 	p := match.Pattern{From: match.Any, Tag: m.Tag, Mask: ^m.Ignore}
 	if m.From != nil {
-		if p.From = m.From.index; m.From.close.forgotten {
-			p.From = noSource
+		if p.From = noSource; m.From.s == s && !m.From.close.forgotten {
+			p.From = m.From.index
 		}
 	}
 	return p
@@ -123,7 +126,7 @@ func (s *Session) post(in *In) (*Request, error) {
 		return nil, err
 	}
 	r.buf, r.layout, r.head, r.then = in.Buf, in.Layout, in.Header, in.Then
-	r.recv.Pattern = in.pattern()
+	r.recv.Pattern = in.pattern(s)
 	s.pair(r, in.From, s.table.Post(&r.recv))
 	return r, nil
 }
@@ -133,11 +136,11 @@ func (s *Session) receive(from *Gate) (*Request, error) {
 	if s.closed {
 		return nil, &Error{Peer: -1, Op: "receive", Err: ErrClosed}
 	}
+	if from != nil && from.s != s {
+		return nil, &Error{Peer: -1, Op: "receive", Err: errForeignGate}
+	}
 	if from != nil && from.close.forgotten {
 		return nil, from.fault("receive", ErrClosed)
-	}
-	if from != nil && from.s != s {
-		return nil, &Error{Peer: -1, Op: "receive", Err: fmt.Errorf("%w: a gate of another session", ErrInvalid)}
 	}
 	return s.request("receive"), nil
 }
@@ -442,7 +445,7 @@ func (g *Gate) sendControlInOrder(msg *outMsg) {
 func (g *Gate) admitControl(msg *outMsg) bool {
 	switch {
 	case g.pausing.state == paused: // the peer still waits for it
-	case g.pausing.state == pauseSent && g.close.sent.bye:
+	case g.pausing.state == pauseSent && g.close.sent.bye && header.Kind(msg.buf[0]) != header.Cookie:
 		g.queues.later.push(msg)
 		return false
 	case g.state != gateUp && g.state != gateClosing:

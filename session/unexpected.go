@@ -227,7 +227,7 @@ func (s *Session) Iprobe(m Match) (Status, bool) {
 	s.Progress()
 	s.mu.lock()
 	defer s.leave()
-	p := m.pattern()
+	p := m.pattern(s)
 	if a := s.table.Peek(&p); a != nil {
 		return a.User.(*unexpected).status(), true
 	}
@@ -236,12 +236,16 @@ func (s *Session) Iprobe(m Match) (Status, bool) {
 
 // Probe blocks until a matching message has arrived or ctx ends, and does not receive it. Another goroutine may receive
 // the message first: see Improbe. It fails with the error of ctx, with ErrClosed when the session is closed or the source
-// was forgotten, and with ErrBroken or ErrClosed when the source, or every process that could send, has gone.
+// was forgotten, with ErrBroken or ErrClosed when the source, or every process that could send, has gone, and with
+// ErrInvalid for a source of another session.
 func (s *Session) Probe(ctx context.Context, m Match) (Status, error) {
+	if m.From != nil && m.From.s != s {
+		return Status{}, &Error{Peer: -1, Op: "probe", Err: errForeignGate}
+	}
 	var st Status
 	var failed error // no message can come
 	s.mu.lock()
-	p := m.pattern()
+	p := m.pattern(s)
 	s.mu.unlock()
 	err := s.await(ctx, func() bool {
 		if a := s.table.Peek(&p); a != nil {
@@ -287,7 +291,7 @@ func (s *Session) Improbe(mt Match) (*Message, bool) {
 	s.Progress()
 	s.mu.lock()
 	defer s.leave()
-	p := mt.pattern()
+	p := mt.pattern(s)
 	a := s.table.Peek(&p)
 	if a == nil {
 		return nil, false
@@ -336,7 +340,7 @@ func (s *Session) Drop(m Match) (n int) {
 	s.Progress()
 	s.mu.lock()
 	defer s.leave()
-	p := m.pattern()
+	p := m.pattern(s)
 	for most := s.table.Waiting(); n < most; n++ { // not messages that arrive during this call
 		a := s.table.Peek(&p)
 		if a == nil {
