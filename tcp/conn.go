@@ -19,7 +19,7 @@ import (
 //
 // Its owner is the goroutine that uses the instance. Bytes from the socket are taken by the holder of rx, bytes to it
 // are handed over by the holder of tx: the owner, a goroutine that drains all connections, or the keep-alive goroutine.
-// Both are try-locks.
+// While messages are exchanged, both are only tried.
 type conn struct {
 	kit.Conn
 
@@ -81,6 +81,7 @@ type tryLock struct{ held atomic.Bool }
 
 func (l *tryLock) try() bool { return !l.held.Load() && l.held.CompareAndSwap(false, true) }
 
+// lock waits for the lock. It is not for what each message needs.
 func (l *tryLock) lock() {
 	for !l.try() {
 		runtime.Gosched()

@@ -186,12 +186,11 @@ func (i *conn) checkAlive() {
 	if i.silent++; i.silent > silentChecks {
 		i.Finish(kit.StateBroken, fmt.Errorf("%w: %s: the peer was silent for %v (option dead-time)",
 			driver.ErrBroken, i.ctx.Props.Device, i.ctx.opts.deadTime))
-		if i.rx.try() {
-			if !i.gone && !i.ended {
-				i.hangUp()
-			}
-			i.rx.unlock()
+		i.rx.lock()
+		if !i.gone && !i.ended {
+			i.hangUp()
 		}
+		i.rx.unlock()
 	}
 }
 

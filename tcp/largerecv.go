@@ -173,20 +173,20 @@ func (l *large) begin() bool {
 
 func (l *large) progressRecv(k int) {
 	s := &l.in[k]
-	st := s.state.Load()
-	switch {
+	ends := s.state.Load() == slotCancel || l.State() != kit.StateUp
+	if ends && s.state.Load() != slotDone {
+		// The lock's holder may be writing to the memory, and wakes no waiter when it unlocks: one that only tried the lock,
+		// and then slept, would sleep for ever.
+		l.rx.lock()
+		defer l.rx.unlock()
+	}
+	switch st := s.state.Load(); {
 	case st == slotDone:
 		l.endRecv(k, l.Received(k, s.total, s.length))
 	case st == slotCancel:
-		if l.rx.try() { // no goroutine is writing to the memory
-			l.endRecv(k, driver.ErrCanceled)
-			l.rx.unlock()
-		}
-	case l.State() != kit.StateUp && l.rx.try():
-		if s.state.Load() != slotDone { // else the next poll returns that
-			l.endRecv(k, l.Failure("receive"))
-		}
-		l.rx.unlock()
+		l.endRecv(k, driver.ErrCanceled)
+	case ends:
+		l.endRecv(k, l.Failure("receive"))
 	}
 }
 

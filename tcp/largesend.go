@@ -121,18 +121,20 @@ func (l *large) source(budget int) [][]byte {
 
 func (l *large) progressSend(k int) {
 	s := &l.out[k]
+	ends := l.State() != kit.StateUp
+	if ends && s.state.Load() != slotDone {
+		l.tx.lock() // its holder may be reading the memory, and wakes no waiter when it unlocks
+		defer l.tx.unlock()
+	}
 	switch {
 	case s.state.Load() == slotDone:
 		l.endSend(k, nil)
-	case l.State() != kit.StateUp && l.tx.try():
-		if s.state.Load() != slotDone {
-			l.sendFailed = true // the stream may have ended in the middle of it
-			if l.writing.slot == s {
-				l.writing.slot = nil
-			}
-			l.endSend(k, l.Failure("send"))
+	case ends:
+		l.sendFailed = true // the stream may have ended in the middle of it
+		if l.writing.slot == s {
+			l.writing.slot = nil
 		}
-		l.tx.unlock()
+		l.endSend(k, l.Failure("send"))
 	}
 }
 
