@@ -26,7 +26,7 @@ type conn struct {
 
 	// The fields below belong to the engine.
 	lc    *link.Conn // nil on a connection to oneself
-	waits bool       // is in the NIC's backlog
+	waits bool       // is in the NIC's backlog, or its copies
 
 	marked    atomic.Bool
 	nextDirty *conn

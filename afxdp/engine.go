@@ -9,6 +9,7 @@ import (
 	"github.com/bywash/bywash/afxdp/internal/carrier"
 	"github.com/bywash/bywash/afxdp/internal/link"
 	"github.com/bywash/bywash/afxdp/xsk"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // run moves frames and messages. If another goroutine does so already, that one also serves the instances that the
@@ -36,6 +37,11 @@ func (n *nic) step() {
 			work = true
 			n.receive(q)
 		}
+	}
+	if len(n.copies) > 0 && n.wanted.Load() == 0 { // the lock is free most of the time while a goroutine wants it
+		work = true
+		n.serveCopies()
+		n.clock()
 	}
 	if n.dirty.Load() != nil {
 		if !work {
@@ -81,9 +87,12 @@ func (n *nic) step() {
 	if n.under() > reclaimAt {
 		n.reclaim()
 	}
-	if n.held() {
+	switch {
+	case len(n.copies) > 0:
+		n.due.Store(0)
+	case n.held():
 		n.due.Store(int64(n.now) + int64(50*time.Microsecond))
-	} else {
+	default:
 		n.due.Store(int64(n.next))
 	}
 }
@@ -205,6 +214,18 @@ func (n *nic) serveBacklog() {
 	}
 	clear(list)
 	n.backlogSpare = list[:0]
+}
+
+// serveCopies copies a further part of messages to oneself.
+func (n *nic) serveCopies() {
+	kept := n.copies[:0]
+	for _, l := range n.copies {
+		if l.waits = l.State() == kit.StateUp && l.copyToSelf(); l.waits {
+			kept = append(kept, l)
+		}
+	}
+	clear(n.copies[len(kept):])
+	n.copies = kept
 }
 
 // mark asks the holder of the lock to serve an instance. The caller runs the engine next.

@@ -24,7 +24,7 @@ type large struct {
 	starts ring[uint32] // owner to engine: slots of out
 	clears atomic.Int32 // cancelled receives that the engine has not seen
 
-	// The engine's, on a connection to oneself.
+	// The engine's, on a connection to oneself. The connection waits, in the NIC's copies, while more is left.
 	copying *sendSlot // nil: none
 	copied  uint64    // bytes of it
 }
@@ -212,6 +212,9 @@ func (l *large) StartSend(p *driver.Packet, n int) (slot int, err error) {
 	l.starts.push(uint32(k))
 	l.mark()
 	l.ctx.nic.run()
+	if l.toSelf && n > selfStep {
+		l.ctx.nic.waits.Device.Wake() // the goroutine that sleeps on the device copies the rest
+	}
 	return k, nil
 }
 
@@ -255,13 +258,17 @@ func (l *large) serve() {
 	for k := 0; l.clears.Load() > 0 && k < transferDepth; k++ {
 		if l.in[k].state.CompareAndSwap(slotCancel, slotCanceled) {
 			l.clears.Add(-1)
+			l.Wake()
 		}
 	}
 	if l.State() != kit.StateUp {
 		return
 	}
 	if l.toSelf {
-		l.copyToSelf()
+		if !l.waits && l.copyToSelf() {
+			l.waits = true
+			l.ctx.nic.copies = append(l.ctx.nic.copies, l)
+		}
 		return
 	}
 	for k, ok := l.starts.pop(); ok; k, ok = l.starts.pop() {
@@ -269,18 +276,19 @@ func (l *large) serve() {
 	}
 }
 
-// selfStep is how many bytes of a message to oneself are copied before others are served: they wait for the engine.
+// selfStep is how many bytes of messages to oneself one round copies for an instance: the post that began the message
+// does not block, and others wait for the engine. Later rounds, of whatever goroutine, copy the rest.
 const selfStep = 1 << 20
 
-// copyToSelf places messages whose receives were posted on the same instance.
-func (l *large) copyToSelf() {
+// copyToSelf places messages whose receives were posted on the same instance. It reports whether more is left.
+func (l *large) copyToSelf() (more bool) {
 	var b [4096]byte
 	for left := selfStep; left > 0; {
 		s := l.copying
 		if s == nil {
 			k, ok := l.starts.pop()
 			if !ok {
-				return
+				return false
 			}
 			s = &l.out[k]
 			l.copying, l.copied = s, 0
@@ -295,7 +303,7 @@ func (l *large) copyToSelf() {
 			l.Wake()
 		}
 	}
-	l.mark()
+	return true
 }
 
 func (l *large) deliver(f link.Fragment) {

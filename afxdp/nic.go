@@ -30,9 +30,10 @@ type nic struct {
 	res    *carrier.Resolver
 	filter carrier.Filter
 
-	lock  atomic.Uint32
-	_     [60]byte
-	dirty atomic.Pointer[conn] // a stack of marked instances
+	lock   atomic.Uint32
+	wanted atomic.Int32 // goroutines in mustLock
+	_      [56]byte
+	dirty  atomic.Pointer[conn] // a stack of marked instances
 
 	// The fields below belong to the holder of the lock.
 	memory
@@ -50,6 +51,7 @@ type nic struct {
 	used                  int // contexts from this index on are nil
 	batch                 []xsk.Desc
 	backlog, backlogSpare []*conn
+	copies                []*large // connections to oneself with messages that are partly copied
 	sending               []*conn  // connections whose pending is not 0
 	routes                sync.Map // *route by *carrier.Peer
 	stats                 nicStats
@@ -345,6 +347,8 @@ func (n *nic) wakeQueues() {
 
 // mustLock waits for the lock. It must not be called on the data path. The lock's holder releases it soon.
 func (n *nic) mustLock() {
+	n.wanted.Add(1)
+	defer n.wanted.Add(-1)
 	for k := 0; !n.lock.CompareAndSwap(0, 1); k++ {
 		if k < 20 {
 			runtime.Gosched()
