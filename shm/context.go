@@ -241,7 +241,7 @@ func sweep(dir string) {
 
 // Dial implements kit.ContextHooks.
 func (c *hostContext) Dial(num uint32, peer string, to driver.URL) (*conn, error) {
-	at, err := socketOf(to, filepath.Dir(c.path))
+	at, err := parsePlace(to)
 	if err != nil {
 		return nil, err
 	}

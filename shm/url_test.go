@@ -10,8 +10,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/lab/attack"
 )
 
 // rest is the rest of the url of a context that listens at a path.
@@ -65,6 +69,10 @@ func TestURLsNameSocketsOfThisDriverOnly(t *testing.T) {
 				u.Rest = strings.TrimSuffix(rest(name), name) + "%00" + name
 			}
 			i, err := c.Connect(u.String())
+			if err == nil && !x.ok { // the directory is looked at later
+				defer i.Disconnect()
+				err = i.ConnectWait(t.Context())
+			}
 			if !x.ok {
 				if !errors.Is(err, driver.ErrInvalid) {
 					t.Errorf("got %v, %v, want %v", i, err, driver.ErrInvalid)
@@ -79,4 +87,41 @@ func TestURLsNameSocketsOfThisDriverOnly(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A url that names a directory whose file system does not answer blocks no call but ConnectWait.
+func TestDeadFileSystemDoesNotBlockConnect(t *testing.T) {
+	c := open(t, driver.Small, map[string]string{"dir": t.TempDir()})
+	far := t.TempDir()
+	answered := make(chan struct{})
+	defer func(f func(string, *unix.Stat_t) error) { stat = f }(stat)
+	stat = func(path string, st *unix.Stat_t) error {
+		if path != far {
+			return unix.Stat(path, st)
+		}
+		<-answered
+		return unix.EIO
+	}
+	const inc = ^uint64(0)
+	path := fmt.Sprintf("%s/%016x%s", far, inc, socketSuffix)
+	connected := make(chan driver.Instance, 1)
+	go func() {
+		i, err := c.Connect(driver.URL{Driver: Name, Version: URLVersion, Incarnation: inc, Rest: rest(path)}.String())
+		if err != nil {
+			t.Error(err)
+		}
+		connected <- i
+	}()
+	select {
+	case i := <-connected:
+		connected <- i
+	case <-time.After(attack.MaxWait):
+		t.Error("Connect is blocked")
+	}
+	close(answered)
+	i := <-connected
+	if err := i.ConnectWait(t.Context()); !errors.Is(err, driver.ErrBroken) {
+		t.Errorf("got %v, want %v", err, driver.ErrBroken)
+	}
+	_ = i.Disconnect()
 }
