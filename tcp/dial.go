@@ -49,7 +49,7 @@ func (c *share) persist(p *pendingPeer, targets []netip.AddrPort, pause time.Dur
 				return nil, err
 			}
 			if !p.awaited() {
-				return nil, err
+				return nil, errNotAwaited
 			}
 		}
 		var l *link
@@ -65,6 +65,9 @@ func (c *share) persist(p *pendingPeer, targets []netip.AddrPort, pause time.Dur
 		pause, next = next, min(2*next, most)
 	}
 }
+
+// errNotAwaited ends the dialing of a peer for which no instance waits any more.
+var errNotAwaited = errors.New("no instance waits for the peer")
 
 // awaited reports whether an instance waits for the peer.
 func (p *pendingPeer) awaited() bool {

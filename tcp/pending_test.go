@@ -160,3 +160,27 @@ func TestHostOf(t *testing.T) {
 		}
 	}
 }
+
+// A dial that ends because its instance was given up does not fail one that connects just then.
+func TestGivenUpDialSparesNextInstance(t *testing.T) {
+	a, b := aContext(t, driver.Small, nil), aContext(t, driver.Small, nil)
+	a.Mu.Lock()
+	p := a.pendingPeer(b.Incarnation)
+	p.dials = 1 // for an instance that was given up
+	a.Mu.Unlock()
+	_, why := a.persist(p, nil, time.Nanosecond)
+	x, err := a.Connect(b.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.dialed(why)
+	y, err := b.Connect(a.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), attack.MaxWait)
+	defer cancel()
+	if err := errors.Join(x.ConnectWait(ctx), y.ConnectWait(ctx)); err != nil {
+		t.Error(err)
+	}
+}

@@ -160,17 +160,7 @@ func (p *pendingPeer) follow() {
 // call dials the peer once, for whichever instance is first when that has worked.
 func (c *share) call(p *pendingPeer, targets []netip.AddrPort, pause time.Duration) {
 	l, err := c.persist(p, targets, pause)
-	c.Mu.Lock()
-	p.dials--
-	if err != nil {
-		// Links that the peer has dialed show that it lives, and are enough.
-		if len(p.idle)+len(p.taken)+len(p.offered) == 0 {
-			p.fail(fmt.Errorf("%s: %w", c.Props.Device, err))
-		}
-		p.pause = max(p.pause, callPause)
-		p.advance()
-	}
-	c.Mu.Unlock()
+	p.dialed(err)
 	if err != nil {
 		return
 	}
@@ -179,6 +169,23 @@ func (c *share) call(p *pendingPeer, targets []netip.AddrPort, pause time.Durati
 		return
 	}
 	l.serve()
+}
+
+// dialed counts a dial that has ended, and does what follows from its error. An instance that waits since after
+// errNotAwaited has nothing to do with that dial, and gets one of its own.
+func (p *pendingPeer) dialed(err error) {
+	p.ctx.Mu.Lock()
+	defer p.ctx.Mu.Unlock()
+	p.dials--
+	if err == nil {
+		return
+	}
+	// Links that the peer has dialed show that it lives, and are enough.
+	if err != errNotAwaited && len(p.idle)+len(p.taken)+len(p.offered) == 0 {
+		p.fail(fmt.Errorf("%s: %w", p.ctx.Props.Device, err))
+	}
+	p.pause = max(p.pause, callPause)
+	p.advance()
 }
 
 // fail ends the instances that wait: the peer is gone, or refuses.
