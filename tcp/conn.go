@@ -70,8 +70,9 @@ type track interface {
 	ping() bool
 	// bye sends the close message. No call is inside; the caller holds rx and tx.
 	bye()
-	// starts does for the owner what only its calls would do. The caller is inside the connection.
-	starts()
+	// starts does for the owner what only its calls would do. It returns false if there is something, and the owner is
+	// inside.
+	starts() bool
 	// drop forgets what is posted. No call is inside; the caller holds rx and tx.
 	drop()
 }

@@ -150,11 +150,8 @@ func (c *share) pollAll(now time.Time, checkDue bool, beat *clock, beats int) (c
 		if i.blocked.Load() {
 			i.flush()
 		}
-		if i.TryEnter() {
-			i.api.starts()
-			i.Leave()
-		}
-		busy = busy || i.blocked.Load() || i.pingDue
+		started := i.api.starts()
+		busy = busy || i.blocked.Load() || i.pingDue || !started
 	}
 	beat.tick = tick
 	c.endClosing(now)

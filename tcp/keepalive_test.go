@@ -171,3 +171,25 @@ func TestKeepAliveWakesSenders(t *testing.T) {
 		}
 	})
 }
+
+// Credit that comes while the owner is in a call, after the call has looked for it, is used soon after the call.
+func TestKeepAliveReturnsToStalledSends(t *testing.T) {
+	c := aContext(t, driver.Small, map[string]string{"dead-time": "1h"})
+	i, fd := c.fed(t)
+	defer unix.Close(fd)
+	s := i.api.(*small)
+	s.granted.Store(0)
+	p := driver.Packet{IOV: [][]byte{[]byte("waits")}}
+	if err := i.Self.SendPost(&p); err != nil || !s.Stalled() {
+		t.Fatalf("stalled %v, %v; want a send that waits", s.Stalled(), err)
+	}
+	if !i.Enter() { // a long call
+		t.Fatal("the connection is closed")
+	}
+	s.granted.Store(window)
+	_, busy := c.pollAll(time.Now(), false, &clock{tick: time.Hour}, 0)
+	i.Leave()
+	if !busy {
+		t.Error("the keep-alive goroutine rests until its next check, want that it returns soon")
+	}
+}

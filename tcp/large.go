@@ -187,10 +187,14 @@ func (l *large) Pending() bool {
 	return false
 }
 
-func (l *large) starts() {
-	if l.unsent() {
-		l.flush()
+func (l *large) starts() bool {
+	if l.TryEnter() {
+		if l.unsent() {
+			l.flush()
+		}
+		l.Leave()
 	}
+	return true // an owner that is inside flushes
 }
 
 // ping implements track. It does not wait for the owner, which may be inside nearly all the time to receive a long

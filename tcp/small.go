@@ -506,13 +506,18 @@ func (s *small) Filled(_ []byte, n int) error {
 	return nil
 }
 
-func (s *small) starts() {
+func (s *small) starts() bool {
+	if !s.TryEnter() {
+		return !s.Stalled() // credit may have come after the owner's last look
+	}
+	defer s.Leave()
 	if s.ungranted >= grantStep {
 		s.repay()
 	}
 	if s.Stalled() && s.Push() {
 		s.Wake()
 	}
+	return true
 }
 
 // ping implements track. While something waits to be sent there is no need for it, or no room.

@@ -85,6 +85,8 @@ type loopback struct {
 	head    int // received
 	tail    int // sent
 	half    int // messages are handed over in pieces of so many bytes, unless it is 0
+
+	refusals int // so many attempts to send find no credit yet
 }
 
 func (n *loopback) mayStart() bool { return n.tail-n.head < loopSlots }
@@ -104,6 +106,10 @@ func (n *loopback) SendPost(p *driver.Packet) error {
 }
 
 func (n *loopback) Start(p *driver.Packet) bool {
+	if n.refusals > 0 {
+		n.refusals--
+		return false
+	}
 	if !n.mayStart() {
 		return false
 	}

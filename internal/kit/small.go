@@ -91,6 +91,7 @@ func (s *Small) Later(p *driver.Packet) error {
 		return err
 	}
 	s.stalled.Store(true)
+	s.Push() // credit that came before another goroutine could see that sends wait
 	return nil
 }
 

@@ -70,6 +70,20 @@ func TestSendsWaitForCredit(t *testing.T) {
 	}
 }
 
+// Credit that comes while a send begins to wait is used at once: the goroutine that brought it has not seen that a send
+// waits.
+func TestCreditThatComesAsSendBeginsToWait(t *testing.T) {
+	_, n := looped(t)
+	n.refusals = 2 // SendPost's own attempt, and the one before the send waits
+	p := textPacket("x")
+	if err := n.SendPost(p); err != nil {
+		t.Fatal(err)
+	}
+	if n.Stalled() || p.Driver.Phase != driver.Done {
+		t.Errorf("stalled %v, phase %v; want the message sent", n.Stalled(), p.Driver.Phase)
+	}
+}
+
 func TestWaitingSendsFailAtTheEnd(t *testing.T) {
 	_, n := looped(t)
 	var last *driver.Packet
