@@ -111,25 +111,16 @@ var nics = struct {
 	open map[nicKey]*nic
 }{open: make(map[nicKey]*nic)}
 
-// namespaceID returns a number that identifies a network namespace.
-func namespaceID(path string) (uint64, error) {
-	if path == "" {
-		path = "/proc/thread-self/ns/net"
-	}
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		return 0, fmt.Errorf("%w: network namespace %s: %w", driver.ErrInvalid, path, err)
-	}
-	return st.Ino, nil
-}
-
 // openNIC opens a device, or shares it with the contexts that have opened it.
 func openNIC(device string, o options) (*nic, error) {
-	id, err := namespaceID(o.netns)
+	key := nicKey{device: device}
+	err := kit.InNamespace(o.netns, func() error {
+		key.netns = kit.Namespace("net")
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}
-	key := nicKey{id, device}
 	nics.Lock()
 	defer nics.Unlock()
 	if n := nics.open[key]; n != nil && n.queues[0].sock.Link() != xsk.LinkGone { // else another device has got the name
