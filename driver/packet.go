@@ -35,11 +35,10 @@ type Packet struct {
 // PacketState is the room a driver has in a packet. Callers leave it alone.
 type PacketState struct {
 	Phase    Phase
-	Slot     uint32  // of a queue
-	Ticket   uint64  // generation or sequence number of that slot
-	Next     *Packet // link in a driver's list
-	Prefetch any     // what SendPrefetch or RecvPrefetch began
-	Err      error   // outcome, once Phase is Done
+	Slot     uint32 // of a queue
+	Ticket   uint64 // generation or sequence number of that slot
+	Prefetch any    // what SendPrefetch or RecvPrefetch began
+	Err      error  // outcome, once Phase is Done
 }
 
 // Finish makes err, or nil, the outcome that the next poll takes.

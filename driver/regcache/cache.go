@@ -42,10 +42,10 @@ type Config struct {
 	// they are released. Defaults: a quarter of the machine's memory, 65536 regions.
 	MaxBytes   int64
 	MaxRegions int
-
-	// PrefetchQueue is how many prefetches may wait to be started. Default: 64.
-	PrefetchQueue int
 }
+
+// prefetchQueue is how many prefetches may wait to be started.
+const prefetchQueue = 64
 
 func (cfg *Config) fill() {
 	if cfg.Name == "" {
@@ -53,9 +53,6 @@ func (cfg *Config) fill() {
 	}
 	if cfg.MaxRegions <= 0 {
 		cfg.MaxRegions = 1 << 16
-	}
-	if cfg.PrefetchQueue <= 0 {
-		cfg.PrefetchQueue = 64
 	}
 	if cfg.MaxBytes <= 0 {
 		cfg.MaxBytes = 1 << 30

@@ -36,7 +36,7 @@ type job[H any] struct {
 // Where the region is there already, it is taken and nothing is allocated. The
 // memory must stay allocated until the fetch has ended.
 //
-// Errors: driver.ErrBusy when Config.PrefetchQueue are waiting: do without;
+// Errors: driver.ErrBusy when 64 are waiting: do without;
 // driver.ErrInvalid for an empty b; driver.ErrClosed. The registrar's come with
 // TryAcquire and Acquire, and driver.ErrBusy where the budget has no room.
 func (c *Cache[H]) Prefetch(b []byte, access Access) (Fetch[H], error) {
@@ -53,7 +53,7 @@ func (c *Cache[H]) Prefetch(b []byte, access Access) (Fetch[H], error) {
 	if c.closed {
 		return Fetch[H]{}, c.closedError()
 	}
-	if len(c.queue) >= c.cfg.PrefetchQueue {
+	if len(c.queue) >= prefetchQueue {
 		return Fetch[H]{}, driver.ErrBusy
 	}
 	c.queue = append(c.queue, f.job)

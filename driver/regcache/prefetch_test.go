@@ -270,22 +270,23 @@ func TestCancel(t *testing.T) {
 // The queue is bounded, and returns ErrBusy when it is full.
 func TestPrefetchQueueIsBounded(t *testing.T) {
 	dev := newDevice()
-	c := New(dev, Config{PrefetchQueue: 3})
-	b := newArena(t, 64*page).Bytes()
+	c := New(dev, Config{})
+	b := newArena(t, (2*prefetchQueue+6)*page).Bytes()
+	last := b[len(b)-page:]
 	g := newGate(dev)
 	fetches := []Fetch[int]{mustPrefetch(t, c, b[:page])}
 	<-g.entered
-	for i := range 3 {
+	for i := range prefetchQueue {
 		fetches = append(fetches, mustPrefetch(t, c, b[(2*i+2)*page:][:page]))
 	}
-	if _, err := c.Prefetch(b[60*page:], 1); err != driver.ErrBusy {
+	if _, err := c.Prefetch(last, 1); err != driver.ErrBusy {
 		t.Fatalf("got %v, want ErrBusy", err)
 	}
 	// Close fails what is queued and waits for what is under way.
 	closed := make(chan error)
 	go func() { closed <- c.Close() }()
 	for err := error(nil); !errors.Is(err, driver.ErrClosed); {
-		_, err = c.Prefetch(b[60*page:], 1)
+		_, err = c.Prefetch(last, 1)
 	}
 	for _, f := range fetches[1:] {
 		if _, err := f.Acquire(); !errors.Is(err, driver.ErrClosed) {

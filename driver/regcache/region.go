@@ -40,7 +40,6 @@ const (
 	hitShift   = 30              // hits, until they are moved to the cache's total:
 	hit        = 1 << hitShift   //
 	manyHits   = uint64(1) << 63 // now is the time to
-	idleMask   = countMask       // no reference if none of these is set
 	noNewTaker = retired | manyHits
 )
 

@@ -37,7 +37,7 @@ func TestManyGoroutines(t *testing.T) {
 		}
 		return nil
 	}
-	c := newCache(t, dev, Config{MaxBytes: 60 * int64(page), MaxRegions: 24, PrefetchQueue: 4})
+	c := newCache(t, dev, Config{MaxBytes: 60 * int64(page), MaxRegions: 24})
 	memory := [][]byte{
 		newArena(t, 16*page).Bytes(), declaredHeap(t, 16*page), make([]byte, 16*page), fenced(t, 16*page),
 	}
