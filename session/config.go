@@ -19,7 +19,7 @@ type Config struct {
 
 	// Secret admits processes to this session: those that Connect to one another, and all ranks of a job, have the
 	// same, of at least 16 random bytes. Nil means the job's. A process that no launcher has started then has that of
-	// BYWASH_SECRET (64 hexadecimal digits), or a random one, which no other process knows.
+	// BYWASH_SECRET (in hexadecimal digits), or a random one, which no other process knows.
 	Secret []byte
 
 	// Rails are the drivers to use, in order; nil: those of BYWASH_DRIVERS in the environment (ParseRails), or else all

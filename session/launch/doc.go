@@ -33,8 +33,8 @@
 //	BYWASH_RENDEZVOUS  HOST:PORT where bywash run serves, or rank0@HOST:PORT where rank 0 does
 //	BYWASH_RANK        this process's rank, from 0
 //	BYWASH_SIZE        the number of ranks
-//	BYWASH_SECRET      64 hexadecimal digits that only the job's ranks know; alone: that the processes know which connect
-//	                   to one another
+//	BYWASH_SECRET      64 hexadecimal digits, or another even number from 32 on, that only the job's ranks know; alone: that
+//	                   the processes know which connect to one another
 //	BYWASH_JOIN_TIME   how long a rank 0 that serves waits for all to join, as 90s; 0: no limit; unset: 5 minutes
 //	BYWASH_LAUNCHER    one of the names above: take that one, or fail
 //

@@ -41,6 +41,9 @@ func (e End) Err() *RankError {
 	return &RankError{Rank: e.Rank, Why: "has died"}
 }
 
+// maxCode is the largest code of an end.
+const maxCode = 255
+
 // Ends on the wire: rank 4, how 1, code 4, for each rank.
 const endSize = 9
 
@@ -64,7 +67,7 @@ func parseEnds(b []byte, size int) ([]End, error) {
 	ends := make([]End, 0, len(b)/endSize)
 	for ; len(b) > 0; b = b[endSize:] {
 		rank, how, code := binary.BigEndian.Uint32(b), How(b[4]), binary.BigEndian.Uint32(b[5:])
-		if rank > math.MaxInt32 || int(rank) >= size || how < Left || how > Lost || code > 255 {
+		if rank > math.MaxInt32 || int(rank) >= size || how < Left || how > Lost || code > maxCode {
 			return nil, errFrame
 		}
 		ends = append(ends, End{int(rank), how, int(code)})

@@ -96,11 +96,14 @@ func findSingle(env environ) (*Client, error) {
 	return aloneWith(secret), nil
 }
 
-// secretOf reads the job's secret.
+// secretOf reads the job's secret, of any length that Serve and Join take.
 func secretOf(env environ) ([]byte, error) {
 	secret, err := hex.DecodeString(env(EnvSecret))
-	if err != nil || len(secret) != SecretSize {
-		return nil, fmt.Errorf("%s: want %d hexadecimal digits: %w", EnvSecret, 2*SecretSize, ErrInvalid)
+	if err == nil {
+		_, err = jobKey(secret)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: want %d hexadecimal digits, or another even number from 32 on: %w", EnvSecret, 2*SecretSize, ErrInvalid)
 	}
 	return secret, nil
 }

@@ -68,7 +68,7 @@ func FuzzServerState(f *testing.F) {
 			case k == 0:
 				_, posts = st.join(&hello{rank: uint32(r), size: size})
 			case k == 8:
-				posts = st.leave(r, rankDied)
+				posts = st.leave(r, rankDied, "died")
 			case k == kindFence:
 				posts, _ = st.handle(r, k, []byte{byte(fencePlain)})
 			case k == 7:
@@ -99,8 +99,8 @@ func checkState(t *testing.T, st *serverState, posts []post) {
 		}
 		clients[r] = &embedded{hello: hello{size: uint32(len(st.ranks))}, fenced: newReply(), how: st.how, exchanged: m.exchanged, onEnd: func(End) {}}
 	}
-	if live != st.live || entered != st.entered || entered == len(st.ranks) || entered > 0 && st.gone >= 0 {
-		t.Fatalf("%d live, %d in the fence, %d gone; the state has %d and %d", live, entered, st.gone, st.live, st.entered)
+	if live != st.live || entered != st.entered || entered == len(st.ranks) || entered > 0 && st.gone != nil {
+		t.Fatalf("%d live, %d in the fence, %v gone; the state has %d and %d", live, entered, st.gone, st.live, st.entered)
 	}
 	for _, p := range posts {
 		e := clients[p.to]

@@ -34,7 +34,7 @@ func (s *Server) limitJoining(report func(string), first, limit time.Duration) {
 		s.mu.Lock()
 		var posts []post
 		for _, rank := range s.state.missing() {
-			posts = append(posts, s.state.leave(rank, rankLate)...)
+			posts = append(posts, s.state.leave(rank, rankLate, "did not join in time")...)
 		}
 		s.deliver(posts)
 	}

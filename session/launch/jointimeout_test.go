@@ -109,7 +109,7 @@ func TestEndsAreReportedOnce(t *testing.T) {
 	if _, err := st.handle(0, kindWatch, nil); err == nil {
 		t.Error("a second watch is accepted")
 	}
-	st.leave(3, rankDied)
+	st.leave(3, rankDied, "died")
 	if st.addEnd(End{1, Exited, 3}) || !st.addEnd(End{2, Killed, 9}) || !st.addEnd(End{3, Exited, 3}) || st.addEnd(End{3, Lost, 0}) {
 		t.Error("an end is noted twice, or not at all")
 	}

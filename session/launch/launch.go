@@ -64,7 +64,8 @@ type Job interface {
 	// ID returns the name of the job: 32 hexadecimal digits, the same in all ranks and different in every other job. It is
 	// derived from the secret and does not reveal it.
 	ID() string
-	// Secret returns SecretSize random bytes, the same in all ranks. It must not be changed, logged or shown.
+	// Secret returns random bytes, the same in all ranks: SecretSize, unless Server or environment have a secret of another
+	// length. They must not be changed, logged or shown.
 	Secret() []byte
 
 	// Publish makes this rank's card known: 1 to MaxCard bytes, which are copied. It is called once, before Fence. It may

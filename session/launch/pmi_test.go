@@ -125,7 +125,8 @@ func TestFindErrors(t *testing.T) {
 		{envOf(envPMIFD, "x"), "want a number"},
 		{envOf("SLURM_STEP_NUM_TASKS", "4"), "srun --mpi=pmi2"},
 		{envOf(EnvRendezvous, "rank0@127.0.0.1:0", EnvSize, "2", EnvRank, "0", EnvSecret, secret), "want a port that all ranks know"},
-		{envOf(EnvSecret, "ab"), "want 64 hexadecimal digits"},
+		{envOf(EnvSecret, secret[:30]), "want 64 hexadecimal digits"},
+		{envOf(EnvSecret, secret[:33]), "want 64 hexadecimal digits"},
 	} {
 		pmiTaken.Store(false)
 		j, err := find(t.Context(), c.env)
@@ -139,8 +140,10 @@ func TestFindErrors(t *testing.T) {
 			t.Errorf("%v, %v; want alone", j, err)
 		}
 	}
-	if j, err := find(t.Context(), envOf(EnvSecret, secret)); err != nil || j.Name() != nameAlone || hex.EncodeToString(j.Secret()) != secret {
-		t.Errorf("alone with a secret of the environment: %v, %v", j, err)
+	for _, secret := range []string{secret, secret[:32], secret + "ab"} { // as Serve and Join take them
+		if j, err := find(t.Context(), envOf(EnvSecret, secret)); err != nil || j.Name() != nameAlone || hex.EncodeToString(j.Secret()) != secret {
+			t.Errorf("alone with a secret of %d digits in the environment: %v, %v", len(secret), j, err)
+		}
 	}
 }
 

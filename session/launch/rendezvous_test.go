@@ -404,6 +404,56 @@ func TestAbortNamesRankAndReason(t *testing.T) {
 	}
 }
 
+// A caller of Ended that gives nonsense costs no rank its launcher: the end counts as Lost, or is ignored.
+func TestEndedRefusesNonsense(t *testing.T) {
+	for name, c := range map[string]struct{ given, want End }{
+		"code -1":  {End{Rank: 1, How: Exited, Code: -1}, End{Rank: 1, How: Lost}},
+		"code 256": {End{Rank: 1, How: Killed, Code: 256}, End{Rank: 1, How: Lost}},
+		"how 0":    {End{Rank: 1, Code: 3}, End{Rank: 1, How: Lost}},
+		"how 5":    {End{Rank: 1, How: Lost + 1}, End{Rank: 1, How: Lost}},
+		"rank -1":  {End{Rank: -1, How: Exited}, End{}},
+		"rank 2":   {End{Rank: 2, How: Exited}, End{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t, 2)
+			j := join(t, s, 0)
+			ends := make(chan End, 1)
+			if err := j.WatchEnds(func(e End) { ends <- e }); err != nil {
+				t.Fatal(err)
+			}
+			s.Ended(c.given)
+			if c.want == (End{}) { // the next one arrives
+				c.want = End{Rank: 1, How: Left}
+				s.Ended(c.want)
+			}
+			select {
+			case e := <-ends:
+				if e != c.want {
+					t.Errorf("the watcher gets %+v, want %+v", e, c.want)
+				}
+			case <-j.Lost():
+				t.Errorf("the watcher has lost its launcher: %v", j.Err())
+			}
+		})
+	}
+}
+
+// A fence that cannot complete tells how the rank has ended, if the launcher knows.
+func TestFenceTellsHowARankEnded(t *testing.T) {
+	for _, e := range []End{{1, Exited, 0}, {1, Exited, 3}, {1, Killed, 9}} {
+		s := newServer(t, 2)
+		j := join(t, s, 0)
+		s.Ended(e)
+		if err := j.Publish(t.Context(), []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		var gone *RankError
+		if err := j.Fence(t.Context()); !errors.As(err, &gone) || gone.Rank != 1 || !strings.HasPrefix(gone.Why, e.Err().Why) {
+			t.Errorf("fence after %+v: %v, want %q", e, err, e.Err().Why)
+		}
+	}
+}
+
 func TestLookupsUnderWayEndWithTheLauncher(t *testing.T) {
 	s := newServer(t, 2)
 	j := join(t, s, 0)

@@ -100,10 +100,18 @@ func (s *Server) Started(rank int) {
 	s.mu.Unlock()
 }
 
-// Ended informs the server how a rank's process has ended (Lost: in an unknown way), whether it had joined or not:
-// fences that need the rank fail, and ranks that watch ends are notified (Client.WatchEnds).
+// Ended informs the server how a rank's process has ended, whether it had joined or not: fences that need the rank
+// fail, and ranks that watch ends are notified (Client.WatchEnds). An end whose How is unknown, or whose Code is not
+// from 0 to 255, counts as Lost: os.ProcessState.ExitCode is -1 for a process that a signal killed. Ended ignores a rank
+// that the job does not have.
 func (s *Server) Ended(e End) {
-	s.leave(e.Rank, rankDied)
+	if checkRank(e.Rank, len(s.state.ranks)) != nil {
+		return
+	}
+	if e.How < Left || e.How > Lost || e.Code < 0 || e.Code > maxCode {
+		e = End{Rank: e.Rank, How: Lost}
+	}
+	s.leave(e.Rank, e.Err().Why)
 	s.addEnd(e)
 }
 
@@ -289,7 +297,7 @@ func (s *Server) serve(conn net.Conn) {
 			return
 		}
 	}
-	s.leave(rank, rankDied)
+	s.leave(rank, "died")
 	s.lost(rank)
 }
 
@@ -341,14 +349,14 @@ func (s *Server) admit(c *serverConn, h *hello) error {
 	s.mu.Lock()
 	s.deliver(posts)
 	if err != nil {
-		s.leave(int(h.rank), rankDied)
+		s.leave(int(h.rank), "died")
 	}
 	return err
 }
 
-func (s *Server) leave(rank int, f rankState) {
+func (s *Server) leave(rank int, why string) {
 	s.mu.Lock()
-	s.deliver(s.state.leave(rank, f))
+	s.deliver(s.state.leave(rank, rankDied, why))
 }
 
 // deliver queues the posts and unlocks s.mu. Each rank has its sender, so that no rank blocks another.

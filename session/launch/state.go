@@ -16,17 +16,6 @@ const (
 	rankLate // rank 0 does not wait for it any more
 )
 
-// why returns the reason that other ranks get for a rank that is gone.
-func (f rankState) why() string {
-	switch f {
-	case rankLeft:
-		return "left"
-	case rankLate:
-		return "did not join in time"
-	}
-	return "died"
-}
-
 // post is a frame to be sent to a rank.
 type post struct {
 	to   int
@@ -38,10 +27,10 @@ type post struct {
 // which a rank gets them.
 type serverState struct {
 	ranks   []member
-	live    int       // joined
-	entered int       // ranks inside the fence
-	how     fenceKind // of the last rank that entered, and so of all of these
-	gone    int       // the first rank that left or died, or -1
+	live    int        // joined
+	entered int        // ranks inside the fence
+	how     fenceKind  // of the last rank that entered, and so of all of these
+	gone    *RankError // the first rank that left or died, or nil; without a code, which would be that of an abort
 	abort   *RankError
 	ends    []End // of ranks, in the order in which they became known
 }
@@ -59,7 +48,7 @@ type member struct {
 }
 
 func newServerState(size int) *serverState {
-	return &serverState{ranks: make([]member, size), gone: -1}
+	return &serverState{ranks: make([]member, size)}
 }
 
 // join admits an authenticated rank, or returns why not.
@@ -108,7 +97,7 @@ func (st *serverState) handle(rank int, k kind, body []byte) ([]post, error) {
 		}
 		m.inFence, m.data, st.how = true, data, how
 		m.exchanged = m.exchanged || how == fenceExchange
-		if st.gone >= 0 {
+		if st.gone != nil {
 			return st.failFence(rank), nil
 		}
 		st.entered++
@@ -135,13 +124,13 @@ func (st *serverState) handle(rank int, k kind, body []byte) ([]post, error) {
 			return nil, errFrame
 		}
 		st.addEnd(End{Rank: rank, How: Left})
-		return st.leave(rank, rankLeft), nil
+		return st.leave(rank, rankLeft, "left"), nil
 	}
 	return nil, errFrame
 }
 
-// leave records that a rank, joined or not, will send nothing more.
-func (st *serverState) leave(rank int, f rankState) []post {
+// leave records that a rank, joined or not, will send nothing more; why is what the others are told.
+func (st *serverState) leave(rank int, f rankState, why string) []post {
 	m := &st.ranks[rank]
 	if m.state >= rankLeft {
 		return nil
@@ -150,10 +139,10 @@ func (st *serverState) leave(rank int, f rankState) []post {
 		st.live--
 	}
 	m.state, m.data = f, nil
-	if st.gone >= 0 {
+	if st.gone != nil {
 		return nil
 	}
-	st.gone, st.entered = rank, 0
+	st.gone, st.entered = &RankError{Rank: rank, Why: why}, 0
 	var out []post
 	for r := range st.ranks {
 		out = append(out, st.failFence(r)...)
@@ -202,7 +191,7 @@ func (st *serverState) failFence(r int) []post {
 	case st.how == fenceAgree && !m.exchanged:
 		return []post{{r, kindGiven, []byte{0}}, {r, kindFenced, nil}}
 	}
-	return []post{{r, kindGone, putRankError(&RankError{Rank: st.gone, Why: st.ranks[st.gone].state.why()})}}
+	return []post{{r, kindGone, putRankError(st.gone)}}
 }
 
 // end aborts the job. Only the first rank that does so is named.
