@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/term"
 
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/control"
@@ -195,6 +195,9 @@ func (f *perfFlags) config(args []string) (*control.Config, error) {
 			return nil, err
 		}
 	}
+	if f.plot != "" && !c.HasPlot() {
+		return nil, fmt.Errorf("--plot: %w", report.ErrNotDrawn)
+	}
 	return c, f.check(args)
 }
 
@@ -276,24 +279,22 @@ func runPerf(cmd *cobra.Command, f *perfFlags, args []string) error {
 		}
 		c.Compare = b.Compare
 	}
-	to, err := f.reporter(cmd.OutOrStdout(), c)
-	if err != nil {
-		return err
+	// On a terminal, results that come one by one show the progress; tables come at the end.
+	bar := newProgress(!f.json && !f.csv || !term.IsTerminal(int(os.Stdout.Fd())))
+	c.Progress, c.Notes = bar.show, bar
+	to, err := f.reporter(cmd.OutOrStdout(), bar, c)
+	if err == nil {
+		err = control.Run(cmd.Context(), c, to)
 	}
-	return perfRun(cmd.Context(), c, to)
-}
-
-func perfRun(ctx context.Context, c *control.Config, to report.Reporter) error {
-	bar := newProgress()
-	c.Progress = bar.show
-	err := control.Run(ctx, c, to)
 	bar.close()
-	return errors.Join(err, to.Close())
+	if to != nil {
+		err = errors.Join(err, to.Close())
+	}
+	return err
 }
 
-// reporter puts together what the flags ask for. The picture's file is opened
-// before the run, so that a directory that cannot be written is found at once.
-func (f *perfFlags) reporter(w io.Writer, c *control.Config) (report.Reporter, error) {
+// reporter puts together what the flags ask for; info takes lines about what was not measured.
+func (f *perfFlags) reporter(w, info io.Writer, c *control.Config) (report.Reporter, error) {
 	var r report.Reporter
 	head := ""
 	if f.plot != "" || !f.json && !f.csv {
@@ -301,9 +302,9 @@ func (f *perfFlags) reporter(w io.Writer, c *control.Config) (report.Reporter, e
 	}
 	switch {
 	case f.json:
-		r = report.NewJSON(w, os.Stderr)
+		r = report.NewJSON(w, info)
 	case f.csv:
-		r = report.NewCSV(w, os.Stderr, c.HasRanks(), f.baseline != "")
+		r = report.NewCSV(w, info, c.HasRanks(), f.baseline != "")
 	default:
 		r = report.NewTable(w, head)
 	}
@@ -314,5 +315,5 @@ func (f *perfFlags) reporter(w io.Writer, c *control.Config) (report.Reporter, e
 	if err != nil {
 		return nil, err
 	}
-	return report.Tee(r, p), nil
+	return report.Tee(p, r), nil // a reader of r that is gone ends this process (SIGPIPE): the picture is drawn before
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"sync/atomic"
 	"time"
@@ -13,15 +14,17 @@ import (
 )
 
 // progress is a bar on stderr, if that is a terminal. It is redrawn seldom: it
-// shares a core with the measurement.
+// shares a core with the measurement. What is written to the terminal beside it, and
+// not by Write, the bar erases.
 type progress struct {
 	p    *mpb.Progress
 	bar  *mpb.Bar
 	what atomic.Pointer[string]
 }
 
-func newProgress() *progress {
-	if !term.IsTerminal(int(os.Stderr.Fd())) {
+// newProgress returns a progress whose bar is drawn if wanted.
+func newProgress(wanted bool) *progress {
+	if !wanted || !term.IsTerminal(int(os.Stderr.Fd())) {
 		return &progress{}
 	}
 	return &progress{p: mpb.New(mpb.WithOutput(os.Stderr), mpb.WithWidth(40), mpb.WithRefreshRate(400*time.Millisecond))}
@@ -38,6 +41,16 @@ func (p *progress) show(what string, i, total int) {
 			mpb.AppendDecorators(decor.CountersNoUnit(" %d/%d "), decor.Any(label)))
 	}
 	p.bar.SetCurrent(int64(i))
+}
+
+// Write writes lines to stderr, above the bar.
+func (p *progress) Write(b []byte) (int, error) {
+	if p.p != nil {
+		if n, err := p.p.Write(b); !errors.Is(err, mpb.ErrDone) {
+			return n, err
+		}
+	}
+	return os.Stderr.Write(b)
 }
 
 // close removes the bar.

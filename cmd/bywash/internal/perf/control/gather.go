@@ -144,9 +144,9 @@ func (c *Config) dial(ctx context.Context, addr string) (*launch.Client, error) 
 		case !errors.Is(err, launch.ErrTaken):
 			return nil, fmt.Errorf("%s: %w", addr, joinError(err))
 		}
-		if !told && time.Since(begin) > takenTime {
+		if !told && c.Notes != nil && time.Since(begin) > takenTime {
 			told = true
-			fmt.Fprintf(os.Stderr, "bywash: %s serves another measurement: waiting for its end\n", addr)
+			fmt.Fprintf(c.Notes, "bywash: %s serves another measurement: waiting for its end\n", addr)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}

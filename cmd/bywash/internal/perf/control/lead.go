@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -40,6 +41,8 @@ type Config struct {
 
 	// Progress is called before each case with its description, its number and the total.
 	Progress func(what string, i, total int)
+	// Notes takes lines for the user, as that a listener serves another lead.
+	Notes io.Writer
 	// Compare fills in a result's change, with --baseline.
 	Compare func(*report.Result)
 

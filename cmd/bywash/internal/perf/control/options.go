@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
+	"github.com/bywash/bywash/cmd/bywash/internal/perf/report"
+	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session"
 )
 
@@ -97,11 +99,16 @@ func (c *Config) optionsFor(name string) map[string]string {
 
 // SetRails makes the session use these drivers, separated by commas, and no others.
 func (c *Config) SetRails(rails string) error {
-	if _, err := session.ParseRails(rails); err != nil {
+	list, err := session.ParseRails(rails)
+	if err != nil {
 		return err
 	}
-	if _, err := ParseDrivers(strings.ReplaceAll(rails, "+", ",")); err != nil {
-		return err
+	for _, r := range list {
+		for d := &r; d != nil; d = d.Large {
+			if _, err := driver.Lookup(d.Driver); err != nil {
+				return fmt.Errorf("--rails: %w", err)
+			}
+		}
 	}
 	return c.setSession(bench.RailsOption, rails)
 }
@@ -159,6 +166,11 @@ func (c *Config) ranks() int {
 // HasRanks reports whether a test has more than two processes.
 func (c *Config) HasRanks() bool {
 	return slices.ContainsFunc(c.Tests, func(t bench.Test) bool { return bench.InfoOf(t).Ranks })
+}
+
+// HasPlot reports whether a case is drawn over size.
+func (c *Config) HasPlot() bool {
+	return slices.ContainsFunc(c.cases(), func(x bench.Case) bool { return report.Drawn(x.Test, x.Size) })
 }
 
 // processes describes the number of processes for people.

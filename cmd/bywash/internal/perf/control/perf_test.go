@@ -423,8 +423,7 @@ func TestWaitForAnotherLeadIsSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	defer func(f *os.File) { os.Stderr = f }(os.Stderr)
-	os.Stderr = w
+	c.Notes = w
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {

@@ -25,23 +25,35 @@ import (
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
 )
 
+// ErrNotDrawn means that none of the tests is drawn over size.
+var ErrNotDrawn = errors.New("nothing to draw over size: measure lat, bw or another test with sizes")
+
 // plotReporter draws latency and bandwidth over size, all drivers in one
 // picture.
 type plotReporter struct {
-	f       *os.File
 	name    string
 	caption []string
 	results []*Result
 	missing []Missing
 }
 
-// NewPlot creates the picture's file. Close draws the picture, or removes the file after a run without results.
+// NewPlot returns a Reporter whose Close draws the picture, if there are results. It fails if the picture's directory
+// cannot be written.
 func NewPlot(name, head string) (Reporter, error) {
-	f, err := os.CreateTemp(filepath.Dir(name), ".bywash-*") // an earlier picture stays until this one is drawn
+	p := &plotReporter{name: name, caption: strings.Split(head, "\n")}
+	f, err := p.create()
+	if err == nil {
+		err = errors.Join(f.Close(), os.Remove(f.Name()))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("plot: %w", err)
 	}
-	return &plotReporter{f: f, name: name, caption: strings.Split(head, "\n")}, nil
+	return p, nil
+}
+
+// create creates the file that Close renames: an earlier picture stays until this one is drawn.
+func (p *plotReporter) create() (*os.File, error) {
+	return os.CreateTemp(filepath.Dir(p.name), ".bywash-*")
 }
 
 func (p *plotReporter) Result(r *Result) error  { p.results = append(p.results, r); return nil }
@@ -49,24 +61,43 @@ func (p *plotReporter) Missing(m Missing) error { p.missing = append(p.missing, 
 
 func (p *plotReporter) Close() error {
 	if len(p.results) == 0 {
-		return errors.Join(p.f.Close(), os.Remove(p.f.Name()))
+		return nil
 	}
 	var svg bytes.Buffer
 	err := drawSVG(&svg, p.caption, p.results)
 	if err == nil {
-		if filepath.Ext(p.name) == ".html" {
-			err = writeHTML(p.f, svg.String(), p)
-		} else {
-			_, err = p.f.Write(svg.Bytes())
-		}
-	}
-	if err = errors.Join(err, p.f.Chmod(0o644), p.f.Close()); err == nil {
-		err = os.Rename(p.f.Name(), p.name)
+		err = p.write(svg.Bytes())
 	}
 	if err != nil {
-		return fmt.Errorf("plot: %w", errors.Join(err, os.Remove(p.f.Name())))
+		return fmt.Errorf("plot: %w", err)
 	}
 	return nil
+}
+
+func (p *plotReporter) write(svg []byte) error {
+	f, err := p.create()
+	if err != nil {
+		return err
+	}
+	if filepath.Ext(p.name) == ".html" {
+		err = writeHTML(f, string(svg), p)
+	} else {
+		_, err = f.Write(svg)
+	}
+	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err == nil {
+		err = os.Rename(f.Name(), p.name)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}
+
+// Drawn reports whether the results of a test with messages of that size are drawn over size: size 0 has no place on a
+// logarithmic axis, and rates are not in MB/s.
+func Drawn(t bench.Test, size int) bool {
+	i := bench.InfoOf(t)
+	return i != nil && !i.Messages && i.Fixed >= 0 && size > 0
 }
 
 // palette is Okabe and Ito's, which colour-blind people can distinguish.
@@ -84,10 +115,9 @@ type series struct {
 func seriesOf(rs []*Result, latency bool) []series {
 	var out []series
 	for _, r := range rs {
-		i := bench.InfoOf(bench.Test(r.Test))
+		t := bench.Test(r.Test)
 		v, _ := r.Main()
-		// Size 0 has no place on a logarithmic axis; neither has rate in MB/s.
-		if i == nil || i.Latency != latency || i.Messages || i.Fixed < 0 || r.Size == 0 || v == 0 {
+		if !Drawn(t, r.Size) || bench.InfoOf(t).Latency != latency || v == 0 {
 			continue
 		}
 		k := slices.IndexFunc(out, func(s series) bool { return s.driver == r.Driver && s.test == r.Test })
@@ -119,7 +149,7 @@ func drawSVG(w io.Writer, caption []string, rs []*Result) error {
 		panels = append(panels, panel("Bandwidth (higher is better)", "bandwidth", s, drivers, formatMB))
 	}
 	if len(panels) == 0 {
-		return errors.New("nothing to draw over size: measure lat, bw or another test with sizes")
+		return ErrNotDrawn
 	}
 	canvas := vgsvg.New(plotWidth, plotHeight)
 	dc := draw.New(canvas)

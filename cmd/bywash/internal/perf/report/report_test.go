@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"encoding/xml"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -114,6 +115,46 @@ func TestPictureIsWellFormedAndNamesEveryDriver(t *testing.T) {
 					t.Fatalf("not well-formed: %v", err)
 				}
 			}
+		}
+	}
+}
+
+// failing is a Reporter whose Close fails, as at a full disk.
+type failing struct{ Reporter }
+
+func (failing) Close() error { return io.ErrShortWrite }
+
+// The picture is drawn although the table cannot be written; before, and without results, there is no file.
+func TestPictureIsDrawnWhateverBecomesOfTheTable(t *testing.T) {
+	for _, pictureFirst := range []bool{false, true} {
+		name := filepath.Join(t.TempDir(), "p.svg")
+		files := func() []string {
+			f, _ := filepath.Glob(filepath.Join(filepath.Dir(name), "*"))
+			hidden, _ := filepath.Glob(filepath.Join(filepath.Dir(name), ".[!.]*"))
+			return append(f, hidden...)
+		}
+		p, err := NewPlot(name, "head")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f := files(); len(f) > 0 {
+			t.Errorf("before the run there are %q", f)
+		}
+		if err := p.Close(); err != nil || len(files()) > 0 {
+			t.Errorf("without results: %v, %q", err, files())
+		}
+		r := Tee(failing{NewTable(io.Discard, "")}, p)
+		if pictureFirst {
+			r = Tee(p, failing{NewTable(io.Discard, "")})
+		}
+		if err := r.Result(&Result{Driver: "shm", Test: "lat", Size: 8, LatP50: figure(1)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Close(); !errors.Is(err, io.ErrShortWrite) {
+			t.Errorf("Close: %v, want the error of the table", err)
+		}
+		if f := files(); len(f) != 1 || f[0] != name {
+			t.Errorf("after the run there are %q, want %q", f, name)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"encoding/csv"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -239,4 +240,4 @@ func (t tee) each(f func(Reporter) error) error {
 
 func (t tee) Result(r *Result) error  { return t.each(func(x Reporter) error { return x.Result(r) }) }
 func (t tee) Missing(m Missing) error { return t.each(func(x Reporter) error { return x.Missing(m) }) }
-func (t tee) Close() error            { return t.each(Reporter.Close) }
+func (t tee) Close() error            { return errors.Join(t[0].Close(), t[1].Close()) }

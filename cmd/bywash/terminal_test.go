@@ -1,0 +1,107 @@
+//go:build linux && !(386 || arm || mips || mipsle)
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// newTerminal returns both ends of a terminal: what is written to the first is typed, and what programs print is read
+// from it; programs get the second.
+func newTerminal(t *testing.T) (user, program *os.File) {
+	t.Helper()
+	user, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("needs pseudo-terminals: %v", err)
+	}
+	t.Cleanup(func() { user.Close() })
+	fd := int(user.Fd())
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	number, err := unix.IoctlGetUint32(fd, unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("needs pseudo-terminals: %v", err)
+	}
+	t.Cleanup(func() { program.Close() })
+	if err := unix.IoctlSetWinsize(int(program.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 200}); err != nil {
+		t.Fatal(err)
+	}
+	return user, program
+}
+
+// screen returns the lines that a terminal shows in the end.
+func screen(t *testing.T, printed string) string {
+	t.Helper()
+	lines := []string{""}
+	for rest := printed; rest != ""; {
+		part, escape, found := strings.Cut(rest, "\x1b[")
+		for i, l := range strings.Split(strings.ReplaceAll(part, "\r\n", "\n"), "\n") {
+			if i > 0 {
+				lines = append(lines, "")
+			}
+			lines[len(lines)-1] += l
+		}
+		if !found {
+			break
+		}
+		up := 0
+		if _, err := fmt.Sscanf(escape, "%dA\x1b[J", &up); err != nil {
+			t.Fatalf("a sequence for the terminal that this test does not know: %q", escape)
+		}
+		lines = append(lines[:max(0, len(lines)-1-up)], "") // up lines up, and the rest is erased
+		_, rest, _ = strings.Cut(escape, "J")
+	}
+	return strings.Join(lines, "\n")
+}
+
+// onTerminal runs a command whose standard error, and output unless it has one, are a terminal.
+func onTerminal(t *testing.T, cmd *exec.Cmd) (shown string) {
+	t.Helper()
+	user, program := newTerminal(t)
+	cmd.Stderr = program
+	if cmd.Stdout == nil {
+		cmd.Stdout = program
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	program.Close()
+	printed, _ := io.ReadAll(user) // ends with EIO when no program has the terminal any more
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v: %q", err, printed)
+	}
+	return screen(t, string(printed))
+}
+
+// The bar of perf erases neither its results nor its messages.
+func TestBarErasesNothingElse(t *testing.T) {
+	perf := []string{"perf", "-d", "sock-unix", "-t", "lat,put-lat,bw", "-s", "8", "--duration", "900ms"} // the bar is drawn several times
+	for _, format := range []string{"--csv", "--json"} {
+		shown := onTerminal(t, bywash(append(perf, format)...))
+		var results bytes.Buffer
+		cmd := bywash(append(perf, format)...)
+		cmd.Stdout = &results
+		messages := onTerminal(t, cmd)
+		for _, x := range []struct{ where, text string }{{"the terminal", shown}, {"standard error", messages}} {
+			if !strings.Contains(x.text, "bywash: sock-unix put-lat 8 B: ") {
+				t.Errorf("%s: %s has no message about put-lat:\n%s", format, x.where, x.text)
+			}
+		}
+		if want, got := strings.Count(results.String(), "\n"), strings.Count(shown, "\n")-1; got != want {
+			t.Errorf("%s: the terminal shows %d lines of results, want %d:\n%s", format, got, want, shown)
+		}
+	}
+}
