@@ -264,6 +264,31 @@ func TestCaptureWaitsForADuration(t *testing.T) {
 	}
 }
 
+// An error of the last write is reported although a signal ends the capture.
+func TestCaptureReportsAWriteThatFailsAtItsEnd(t *testing.T) {
+	cmd := bywash("capture", "-o", "/dev/full", "--dev", "there-is-none")
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill() }()
+	r := bufio.NewReader(stderr)
+	if _, err := r.ReadString('\n'); err != nil { // it captures, or waits for a process
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	said, _ := io.ReadAll(r)
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != exitFailure || !strings.Contains(string(said), "no space left on device") {
+		t.Errorf("status %d, %q; want %d and the error of the write", code, said, exitFailure)
+	}
+}
+
 // A capture that cannot be made leaves a file from earlier as it is.
 func TestCaptureThatFailsKeepsTheFile(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "x.pcapng")

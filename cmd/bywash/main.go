@@ -11,8 +11,10 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/control"
+	"github.com/bywash/bywash/cmd/bywash/internal/run"
 	_ "github.com/bywash/bywash/driver/all"
 	"github.com/bywash/bywash/internal/descriptors"
 	"github.com/bywash/bywash/qnix/softnic"
@@ -46,9 +48,13 @@ func execute() int {
 	}
 	go func() {
 		<-sig
+		first := time.Now()
 		cancel(errInterrupt)
-		<-sig // impatient
-		os.Exit(exitInterrupt)
+		for s := range sig {
+			if run.Impatient(s, time.Since(first)) {
+				os.Exit(exitInterrupt)
+			}
+		}
 	}()
 	err := rootCommand().ExecuteContext(ctx)
 	if err == nil {
@@ -59,7 +65,7 @@ func execute() int {
 		fmt.Fprintf(os.Stderr, "bywash: %s\n", oneLine(err))
 		return status.code
 	}
-	if errors.Is(err, errInterrupt) || context.Cause(ctx) != nil {
+	if errors.Is(err, errInterrupt) || errors.Is(err, context.Canceled) {
 		fmt.Fprintln(os.Stderr, "bywash: interrupted")
 		return exitInterrupt
 	}

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // shells is a job of shells.
@@ -273,6 +275,30 @@ func TestSecondSignalKills(t *testing.T) {
 	}
 }
 
+// A terminal that closes sends SIGHUP twice, and so does timeout(1) its signal: ranks have the grace all the same.
+func TestHangupThatComesTwiceKillsNobody(t *testing.T) {
+	cmd := shells("2", "trap '' HUP; trap 'echo asked; until test -e go; do sleep 0.02; done; echo tidy; exit 0' TERM; echo up; while :; do sleep 0.1; done", "--grace", "10m")
+	cmd.Dir = t.TempDir()
+	r := follow(t, cmd, 2)
+	for _, s := range []syscall.Signal{syscall.SIGHUP, syscall.SIGTERM, syscall.SIGHUP} {
+		if err := cmd.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if line, err := r.ReadString('\n'); line != "asked\n" {
+			t.Fatalf("%q, %v; want asked: SIGTERM reaches the ranks", line, err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(cmd.Dir, "go"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if said := untilEOF(t, r); said != "tidy\ntidy\n" {
+		t.Errorf("ranks said %q, want tidy twice", said)
+	}
+	cmd.Wait()
+}
+
 // A process that has left its rank's group, and so is not killed, does not keep the job from ending.
 func TestOutputOfEscapedProcess(t *testing.T) {
 	start := time.Now()
@@ -343,6 +369,46 @@ func TestRunKeepsGoing(t *testing.T) {
 	cmd.Wait()
 }
 
+// A launcher whose messages nobody reads forwards signals.
+func TestSignalsReachRanksWhileMessagesBlock(t *testing.T) {
+	errors, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer errors.Close()
+	size, err := unix.FcntlInt(w.Fd(), unix.F_SETPIPE_SZ, 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(make([]byte, size)); err != nil { // now it is full
+		t.Fatal(err)
+	}
+	const script = `
+exec 2>/dev/null # shells tell of processes that a signal has ended
+if test $BYWASH_RANK = 1; then echo $$ > pid.new; mv pid.new pid; exit 5; fi
+trap 'echo tidy; exit 0' TERM
+until test -e pid; do sleep 0.02; done
+read pid < pid
+while test -e /proc/$pid; do sleep 0.02; done
+echo up; while :; do sleep 0.02; done`
+	cmd := shells("2", script, "--keep-going")
+	cmd.Dir, cmd.Stderr = t.TempDir(), w
+	r := follow(t, cmd, 1)
+	w.Close()
+	defer time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() }).Stop()
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := r.ReadString('\n'); line != "tidy\n" {
+		t.Fatalf("rank 0 says %q, %v; want tidy", line, err)
+	}
+	said, _ := io.ReadAll(errors)
+	cmd.Wait()
+	if !strings.Contains(string(said), "ended with status 5; the others go on\n") {
+		t.Errorf("it says %q of rank 1", said[size:])
+	}
+}
+
 // A rank, which is in the background, is not stopped by the terminal: it may write to it and reads an error.
 func TestTerminalStopsNoRank(t *testing.T) {
 	_, out, stderr := status(t, shells("1", "grep SigIgn /proc/self/status"))
@@ -355,6 +421,34 @@ func TestTerminalStopsNoRank(t *testing.T) {
 			t.Errorf("a rank does not ignore %v", s)
 		}
 	}
+}
+
+// A launcher that begins in the background of its terminal passes on what is typed when it is in the foreground.
+func TestRank0ReadsTheTerminalInTheForeground(t *testing.T) {
+	user, program := newTerminal(t)
+	cmd := exec.Command("sh", "-c", `set -m; /proc/$PPID/exe run -n 1 sh -c 'echo up; read x; echo got $x' & read go; fg`)
+	cmd.Env = bywash().Env
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = program, program, program
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	defer time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() }).Stop() // which ends the terminal
+	program.Close()
+	var said strings.Builder
+	for in := bufio.NewScanner(user); in.Scan(); {
+		fmt.Fprintln(&said, in.Text())
+		switch {
+		case in.Text() == "up":
+			if _, err := user.WriteString("go\nword\n"); err != nil {
+				t.Fatal(err)
+			}
+		case in.Text() == "got word":
+			return
+		}
+	}
+	t.Errorf("rank 0 has not got the word:\n%s", said.String())
 }
 
 // A job for which there are too few descriptors does not start.

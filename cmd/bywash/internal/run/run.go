@@ -63,11 +63,13 @@ type job struct {
 	group  *group
 	server *launch.Server
 	out    outputs
+	notes  *notices
 	exits  chan exit
 	ranks  []*os.Process // nil: has ended
 	reaper reaper
 	live   int
 	fault  *ExitError // the first
+	ending time.Time  // when the ranks were asked to end, if kill is set
 	kill   <-chan time.Time
 }
 
@@ -117,9 +119,11 @@ func Run(ctx context.Context, c Config) error {
 		return err
 	}
 	go j.reaper.run(j.exits)
+	j.notes = newNotices(os.Stderr, c.Ranks+16) // each rank ends once
 	j.follow(signals)
 	j.group.end()        // kills processes that ranks left running
 	signal.Stop(signals) // from here on they end this process: whoever reads the output may have stopped
+	j.notes.end()
 	err = j.out.end()
 	if j.fault != nil {
 		return j.fault
@@ -253,9 +257,27 @@ func stdin() (r, w *os.File, err error) {
 	return os.Pipe()
 }
 
+// feed passes the terminal's input on until that ends. In the background, reading fails: feed then waits until the
+// launcher is in the foreground again.
 func feed(w *os.File) {
 	defer w.Close()
-	io.Copy(w, os.Stdin)
+	for {
+		if _, err := io.Copy(w, os.Stdin); !errors.Is(err, syscall.EIO) || !awaitForeground() {
+			return
+		}
+	}
+}
+
+// awaitForeground returns true when this process group is in the foreground of the terminal, and false if there is no
+// terminal any more. The kernel reports neither, so it looks once a second.
+func awaitForeground() bool {
+	for {
+		time.Sleep(time.Second)
+		group, err := unix.IoctlGetUint32(int(os.Stdin.Fd()), unix.TIOCGPGRP)
+		if err != nil || int(group) == unix.Getpgrp() {
+			return err == nil
+		}
+	}
 }
 
 // follow sees the job to its end.
@@ -265,7 +287,7 @@ func (j *job) follow(signals <-chan os.Signal) {
 		select {
 		case err := <-refused:
 			if remedy := descriptors.Remedy(err); remedy != "" {
-				fmt.Fprintf(os.Stderr, "bywash: a rank cannot join: %v%s\n", err, remedy)
+				j.notes.say("a rank cannot join: %v%s", err, remedy)
 			}
 		case a := <-j.server.Aborted():
 			j.aborted(a)
@@ -318,7 +340,7 @@ func (j *job) failed(e *ExitError) {
 		if j.fault == nil {
 			j.fault = e
 		}
-		fmt.Fprintf(os.Stderr, "bywash: %s; the others go on\n", e.why)
+		j.notes.say("%s; the others go on", e.why)
 		return
 	}
 	j.fail(e)
@@ -344,10 +366,16 @@ func (j *job) fail(e *ExitError) {
 	if j.fault == nil {
 		j.fault = e
 	} else {
-		fmt.Fprintf(os.Stderr, "bywash: %s\n", e.why)
+		j.notes.say("%s", e.why)
 	}
 	j.signal(syscall.SIGTERM)
 	j.signal(syscall.SIGCONT)
+	j.end()
+}
+
+// end has the ranks, which were asked to end, killed after the grace.
+func (j *job) end() {
+	j.ending = time.Now()
 	j.kill = time.After(j.Grace)
 }
 
@@ -355,11 +383,12 @@ func (j *job) forward(s syscall.Signal) {
 	j.signal(s)
 	switch s {
 	case syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT:
-		if j.kill == nil {
+		switch {
+		case j.kill == nil:
 			j.fault = &ExitError{128 + int(s), fmt.Sprintf("%s: ended the ranks", unix.SignalName(s))}
-			j.kill = time.After(j.Grace)
-		} else {
-			j.kill = time.After(0) // impatient
+			j.end()
+		case Impatient(s, time.Since(j.ending)):
+			j.kill = time.After(0)
 		}
 		j.signal(syscall.SIGCONT)
 	case syscall.SIGTSTP:
