@@ -30,8 +30,8 @@ const captureLong = `Capture writes the frames and datagrams that running proces
 past the kernel, where tcpdump does not see them, to a pcapng file for Wireshark.
 It captures from the processes that bywash stat shows: those of this user (all,
 as root) in this network namespace, or only those with the given ids. Without ids
-it includes processes that start later. Of the drivers, afxdp sends frames past
-the kernel.
+it includes processes that start later. A process takes part in at most eight
+captures at a time. Of the drivers, afxdp sends frames past the kernel.
 
 It ends after Ctrl-C, after -c frames, after --duration, or when all processes
 with the given ids have ended, and then reports the number of frames.

@@ -81,11 +81,13 @@ func helpCommand() *cobra.Command {
 		Hidden: true, // --help says the same
 		RunE: func(cmd *cobra.Command, args []string) error {
 			about, rest, err := cmd.Root().Find(args)
-			if err != nil {
-				return noArgs(cmd.Root(), args)
+			if err != nil || about == cmd.Root() {
+				err = noArgs(cmd.Root(), rest)
+			} else if len(rest) > 0 {
+				err = usagef("help takes one command, not %q as well", rest[0])
 			}
-			if len(rest) > 0 {
-				return usagef("help takes one command, not %q as well", rest[0])
+			if err != nil {
+				return err
 			}
 			return about.Help()
 		},

@@ -77,6 +77,8 @@ func (f *softnicFlags) run(cmd *cobra.Command) error {
 	switch {
 	case cmd.Flags().Changed("nics") && c.NICs < 1:
 		return usagef("--nics %d: it is at least 1", c.NICs)
+	case cmd.Flags().Changed("first") && c.First < 1:
+		return usagef("--first %d: it is at least 1", c.First)
 	case len(c.Sockets) > 0 && c.NICs > 0 && len(c.Sockets) != c.NICs:
 		return usagef("--nics %d with %d sockets: name as many, or none", c.NICs, len(c.Sockets))
 	case c.Listen == "" && (len(c.Peers) > 0 || f.keyFile != ""):

@@ -99,6 +99,21 @@ func captureSelf(t *testing.T, r CaptureRequest) *Stream {
 	return s
 }
 
+// One capture too many fails with an error that tells so.
+func TestCaptureThatIsRefused(t *testing.T) {
+	for range maxCaptures {
+		captureSelf(t, CaptureRequest{})
+	}
+	s, err := Capture(serveSelf(t), CaptureRequest{})
+	if err == nil {
+		defer s.Close()
+		_, err = s.Next()
+	}
+	if !errors.Is(err, ErrRefused) {
+		t.Errorf("%v, want ErrRefused", err)
+	}
+}
+
 // rest stops a capture and reads on until its end; counts are those of one interface.
 func rest(t *testing.T, s *Stream, number uint16) (frames int, counts Counts) {
 	t.Helper()

@@ -42,7 +42,8 @@ type Stream struct {
 	pid   int
 	r     *bufio.Reader
 	buf   []byte
-	known int // interfaces announced
+	known int  // interfaces announced
+	ready bool // the process has accepted the request
 }
 
 // Capture starts to copy the frames that a process's drivers send and receive past the kernel, from NICs that are open
@@ -58,11 +59,12 @@ func Capture(e Endpoint, r CaptureRequest) (*Stream, error) {
 		_ = c.SetWriteDeadline(time.Now().Add(timeout))
 		_, err = c.Write(b)
 	}
+	s := newStream(c, c, e.PID)
 	if err != nil {
 		c.Close()
-		return nil, fmt.Errorf("capture from process %d: %w", e.PID, err)
+		return nil, s.failure(err)
 	}
-	return newStream(c, c, e.PID), nil
+	return s, nil
 }
 
 func newStream(c *net.UnixConn, r io.Reader, pid int) *Stream {
@@ -87,7 +89,8 @@ func (s *Stream) Buffered() bool {
 	return err != nil || int64(s.r.Buffered()) >= int64(le.Uint32(h))
 }
 
-// Next blocks until the next record. It returns io.EOF when the capture has ended by Stop or with the process.
+// Next blocks until the next record. It returns io.EOF when the capture has ended by Stop or with the process, and
+// ErrRefused if the process ends it before the first record.
 func (s *Stream) Next() (Record, error) {
 	var h [recordHeader]byte
 	if _, err := io.ReadFull(s.r, h[:]); err != nil {
@@ -120,7 +123,7 @@ func (s *Stream) Next() (Record, error) {
 		}
 		r.Frame = b[frameHeader-recordHeader:][:kept]
 	case recordReady:
-		r.Ready = true
+		r.Ready, s.ready = true, true
 	case recordCounts:
 		r.Counts = &Counts{Frames: le.Uint64(b), Dropped: le.Uint64(b[8:])}
 	default:
@@ -144,8 +147,16 @@ func (s *Stream) announced(r Record, b []byte) (Record, error) {
 	return r, nil
 }
 
+// ErrRefused means that a process does not let its frames be captured.
+var ErrRefused = fmt.Errorf("refused: the process has %d captures already, runs another version of bywash, or is ending", maxCaptures)
+
 // failure is io.EOF where the process has ended in the middle of a record, too.
 func (s *Stream) failure(err error) error {
+	for _, end := range []error{io.EOF, syscall.ECONNRESET, syscall.EPIPE} {
+		if !s.ready && errors.Is(err, end) {
+			return fmt.Errorf("capture from process %d: %w", s.pid, ErrRefused)
+		}
+	}
 	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF, os.ErrDeadlineExceeded, net.ErrClosed, syscall.ECONNRESET} {
 		if errors.Is(err, end) {
 			return io.EOF
