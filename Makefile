@@ -54,7 +54,7 @@ man: build ## write the man pages and shell completions into bin/share
 install: man ## install under PREFIX (and DESTDIR)
 	@echo "install into $(DESTDIR)$(PREFIX)"
 	@install -D -m 755 bin/bywash "$(DESTDIR)$(PREFIX)/bin/bywash"
-	@cd bin/share && find . -type f -exec install -D -m 644 {} "$(DESTDIR)$(PREFIX)/share/{}" \;
+	@find bin/share -type f -printf '%P\n' | while read -r f; do install -D -m 644 "bin/share/$$f" "$(DESTDIR)$(PREFIX)/share/$$f" || exit; done
 
 perf: ## measure every driver that can run here; PERF_FLAGS adds flags
 	@hack/deps --for perf
@@ -124,9 +124,6 @@ bench: ## run the benchmarks, one package at a time; BENCH selects some
 	@set -e; for dir in $(call dirs_with,^func Benchmark); do \
 		echo "bench $$dir"; \
 		go test -run '^$$' -bench '$(BENCH)' -benchmem -p 1 -timeout 60m $$dir; \
-	done
-	@for run in hack/bench/run hack/bench; do \
-		if [ -f $$run ] && [ -x $$run ]; then echo "bench $$run"; exec $$run; fi; \
 	done
 
 fuzz: ## run every fuzz target for FUZZTIME each
