@@ -72,8 +72,8 @@ func (g *Gate) tryClose() {
 	g.finish()
 }
 
-// flagSoon, in a Leave, announces that its sender will leave once its messages are matched, or once it has credit for
-// them. A peer that also wants to leave then sends its own Leave at once, because otherwise each side might wait for the
+// flagSoon, in a Leave, announces that its sender will leave once its messages are matched, or, when its session closes,
+// once it has credit for them. A peer that also wants to leave then sends its own Leave at once, because otherwise each side might wait for the
 // other.
 const flagSoon = 1 << 0
 
@@ -91,7 +91,9 @@ func (g *Gate) leave() bool {
 		if g.close.seen.soon && g.stuck() {
 			g.holdBack() // the peer answers and grants no more on this connection
 		}
-		stuck := g.stuck()
+		// Without credit the messages leave once the peer's program receives. Nobody waits for that when the session closes:
+		// the peer's may close as well.
+		stuck := g.blocked() || g.s.closing && g.waitsForCredit()
 		waits := g.active.out != nil || g.active.queue.n > 0 || g.opsWait()
 		if g.queued() > 0 && !stuck || !g.close.seen.leave && waits || !g.answered() {
 			return false
@@ -209,7 +211,7 @@ func (g *Gate) finish() {
 	}
 	later, leave := g.queues.later, g.close.askedNext
 	g.close.askedNext = false
-	if s.closing && g.close.peerLeft { // no connection will follow: what waits for it fails
+	if g.close.peerLeft { // it receives nothing any more: what waits for the next connection fails
 		later = outQueue{}
 	} else {
 		g.queues.later = outQueue{}

@@ -363,6 +363,44 @@ func TestSessionsWithoutCreditClose(t *testing.T) {
 	}
 }
 
+// Both ends flood each other and then disconnect: the connection ends when the programs have received everything, and no
+// other connection is made meanwhile.
+func TestFloodedGatesDisconnectOnceAllIsReceived(t *testing.T) {
+	s := joinAll(t, 2, func(_ int, c *session.Config) { c.Unexpected = 64 << 10 })
+	ctx := deadline(t)
+	connectPair(t, s)
+	const messages = 400
+	for rank := range 2 {
+		for k := range messages {
+			if _, err := s[rank].Gate(1-rank).Isend(1, append(pattern(1000, 1), byte(k))); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for rank := range 2 {
+		s[rank].Gate(1 - rank).Disconnect()
+	}
+	var wg sync.WaitGroup
+	for rank := range 2 {
+		wg.Go(func() {
+			b := make([]byte, 1001)
+			for k := range messages {
+				if _, err := s[rank].Gate(1-rank).Recv(ctx, 1, b); err != nil || b[1000] != byte(k) {
+					t.Errorf("rank %d, message %d: got %d, %v", rank, k, b[1000], err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for rank := range 2 {
+		eventually(t, "closed", func() bool { return ended(s[rank], 1-rank) })
+		if n := s[rank].Stats().Connects; n != 1 {
+			t.Errorf("rank %d connected %d times, want once", rank, n)
+		}
+	}
+}
+
 // Disconnect ends the connection that carries what was sent before it, also a short active message behind a long one that
 // the peer, which disconnects as well, does not take.
 func TestDisconnectCountsForActiveMessagesBehindALongOne(t *testing.T) {

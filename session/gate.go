@@ -100,7 +100,8 @@ func (g *Gate) Connect() {
 }
 
 // ConnectWait connects the gate and blocks until it is connected, connecting has failed, or ctx ends. It fails with
-// ErrClosed if the peer has closed its session and with ErrBroken if the peer has died; the gate is then broken.
+// ErrBroken if the peer has died, and with ErrClosed if the peer has closed its session; the gate is then broken. A peer
+// that closed its session while there was no connection to it counts as dead unless the launcher reports ends.
 func (g *Gate) ConnectWait(ctx context.Context) error {
 	s := g.s
 	s.mu.lock()

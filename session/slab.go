@@ -55,6 +55,9 @@ func (s *slab[T]) remove(id uint64) {
 
 // each calls f with everything there; f may remove it.
 func (s *slab[T]) each(f func(id uint64, v T)) {
+	if len(s.free) == len(s.items) { // nothing is there: the items are as many as there once were
+		return
+	}
 	for i := range s.items {
 		if it := &s.items[i]; it.used {
 			f(uint64(it.gen)<<32|uint64(i), it.v)

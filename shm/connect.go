@@ -79,9 +79,8 @@ const busyTime = 10 * time.Second
 // socket belongs to the closer.
 var errAbandoned = errors.New("connection given up")
 
-// persist connects to a path, if others cannot make files in its directory, and calls f with the socket, again while the listener
-// has no room for unauthenticated dialers. It closes the socket if f has failed, except by
-// errAbandoned.
+// persist connects to a path, unless others can make files in its directory, and calls f with the socket, again while the
+// listener has no room for unauthenticated dialers. It closes the socket if f has failed, except by errAbandoned.
 func (n *conn) persist(path string, slot **net.UnixConn, f func(*net.UnixConn) error) (*net.UnixConn, error) {
 	if err := checkDir(filepath.Dir(path), filepath.Dir(n.ctx.path)); err != nil {
 		return nil, err
