@@ -363,8 +363,8 @@ func TestSessionsWithoutCreditClose(t *testing.T) {
 	}
 }
 
-// Both ends flood each other and then disconnect: the connection ends when the programs have received everything, and no
-// other connection is made meanwhile.
+// Both ends flood each other and then disconnect. The connection ends once one program has received everything; at most
+// one further connection carries what the other has not received by then.
 func TestFloodedGatesDisconnectOnceAllIsReceived(t *testing.T) {
 	s := joinAll(t, 2, func(_ int, c *session.Config) { c.Unexpected = 64 << 10 })
 	ctx := deadline(t)
@@ -385,7 +385,11 @@ func TestFloodedGatesDisconnectOnceAllIsReceived(t *testing.T) {
 		wg.Go(func() {
 			b := make([]byte, 1001)
 			for k := range messages {
-				if _, err := s[rank].Gate(1-rank).Recv(ctx, 1, b); err != nil || b[1000] != byte(k) {
+				_, err := s[rank].Gate(1-rank).Recv(ctx, 1, b)
+				if errors.Is(err, session.ErrClosed) { // it was posted before the first connection ended
+					_, err = s[rank].Gate(1-rank).Recv(ctx, 1, b)
+				}
+				if err != nil || b[1000] != byte(k) {
 					t.Errorf("rank %d, message %d: got %d, %v", rank, k, b[1000], err)
 					return
 				}
@@ -395,8 +399,8 @@ func TestFloodedGatesDisconnectOnceAllIsReceived(t *testing.T) {
 	wg.Wait()
 	for rank := range 2 {
 		eventually(t, "closed", func() bool { return ended(s[rank], 1-rank) })
-		if n := s[rank].Stats().Connects; n != 1 {
-			t.Errorf("rank %d connected %d times, want once", rank, n)
+		if n := s[rank].Stats().Connects; n > 2 {
+			t.Errorf("rank %d connected %d times, want at most twice", rank, n)
 		}
 	}
 }
