@@ -128,9 +128,15 @@ struct bw_sent {
 };
 
 /*
- * The counts are free-running; posted minus retired is outstanding. The poster
- * advances posted, whoever polls the CQ retired.
+ * The counts, here and of receives, are free-running; posted minus retired is outstanding. The poster
+ * advances posted, whoever polls the CQ retired, which never passes posted.
  */
+struct bw_sends {
+	uint32_t posted, retired;
+	struct bw_sent *ring;	/* of mask + 1 */
+	uint32_t mask;
+};
+
 struct bw_srq {
 	struct bw_lock lock;
 	struct ibv_srq *srq;	/* NULL once closed */
@@ -143,10 +149,9 @@ struct bw_qp {
 	struct bw_cq *scq, *rcq;
 	struct bw_srq *srq;
 	uint32_t tag;
-	uint32_t send_max, send_posted, send_retired;
+	uint32_t send_max;
+	struct bw_sends sends;
 	uint32_t recv_max, recv_posted, recv_retired;
-	struct bw_sent *sent;	/* of sent_mask + 1 */
-	uint32_t sent_mask;
 };
 
 /* What a CQ knows of a queue pair; it outlives the queue pair while completions of it can come. */
@@ -156,6 +161,7 @@ struct bw_peer {
 	struct bw_qp *qp;	/* NULL once closed */
 	struct bw_srq *srq;
 	uint32_t sends, recvs;	/* whether these complete here */
+	struct bw_sends left;	/* those that a reset or close has left; only with an SRQ */
 };
 
 struct bw_cq {

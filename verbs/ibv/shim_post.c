@@ -38,7 +38,7 @@ BW_SAME(ibv_wc, bw_wc, dlid_path_bits, dlid_path_bits);
 
 static void bw_note_sent(struct bw_qp *qp, uint32_t at, uint64_t wr_id, uint32_t flags)
 {
-	struct bw_sent *s = &qp->sent[at & qp->sent_mask];
+	struct bw_sent *s = &qp->sends.ring[at & qp->sends.mask];
 
 	s->wr_id = wr_id;
 	s->signaled = flags & IBV_SEND_SIGNALED;
@@ -52,24 +52,24 @@ static uint32_t bw_before(const void *wr, size_t size, uint32_t n, const void *b
 	return i < n ? i : n;
 }
 
-/* The caller holds send_lock. What is posted is noted first, since its completion may be polled before this returns. */
+/* The caller holds send_lock. A post is noted first, here and of receives: it may complete before the library returns. */
 static int bw_send(struct bw_qp *qp, struct bw_send_wr *wr, uint32_t n, uint32_t *done)
 {
-	uint32_t i, posted = qp->send_posted;
+	uint32_t i, posted = qp->sends.posted;
 	struct ibv_send_wr *bad = NULL;
 	int r;
 
 	if (!qp->qp)
 		return -EBADF;
-	if (posted - __atomic_load_n(&qp->send_retired, __ATOMIC_ACQUIRE) + n > qp->send_max)
+	if (posted - __atomic_load_n(&qp->sends.retired, __ATOMIC_ACQUIRE) + n > qp->send_max)
 		return -ENOMEM;
 	for (i = 0; i < n; i++)
 		bw_note_sent(qp, posted + i, wr[i].wr_id, wr[i].send_flags);
-	__atomic_store_n(&qp->send_posted, posted + n, __ATOMIC_RELEASE);
+	__atomic_store_n(&qp->sends.posted, posted + n, __ATOMIC_RELEASE);
 	r = bw_ret(ibv_post_send(qp->qp, (struct ibv_send_wr *)wr, &bad));
 	*done = r ? bw_before(wr, sizeof(*wr), n, bad) : n;
 	if (r)
-		__atomic_store_n(&qp->send_posted, posted + *done, __ATOMIC_RELEASE);
+		__atomic_store_n(&qp->sends.posted, posted + *done, __ATOMIC_RELEASE);
 	return r;
 }
 
@@ -86,17 +86,21 @@ static int bw_post_send(struct bw_qp *qp, struct bw_send_wr *wr, uint32_t n, uin
 static int bw_post_recv(struct bw_qp *qp, struct bw_recv_wr *wr, uint32_t n, uint32_t *done)
 {
 	struct ibv_recv_wr *bad = NULL;
+	uint32_t posted;
 	int r = -EBADF;
 
 	bw_lock(&qp->recv_lock);
 	if (!qp->qp)
 		goto unlock;
 	r = -ENOMEM;
-	if (qp->recv_posted - __atomic_load_n(&qp->recv_retired, __ATOMIC_ACQUIRE) + n > qp->recv_max)
+	posted = qp->recv_posted;
+	if (posted - __atomic_load_n(&qp->recv_retired, __ATOMIC_ACQUIRE) + n > qp->recv_max)
 		goto unlock;
+	__atomic_store_n(&qp->recv_posted, posted + n, __ATOMIC_RELEASE);
 	r = bw_ret(ibv_post_recv(qp->qp, (struct ibv_recv_wr *)wr, &bad));
 	*done = r ? bw_before(wr, sizeof(*wr), n, bad) : n;
-	qp->recv_posted += *done;
+	if (r)
+		__atomic_store_n(&qp->recv_posted, posted + *done, __ATOMIC_RELEASE);
 unlock:
 	bw_unlock(&qp->recv_lock);
 	return r;
@@ -105,17 +109,21 @@ unlock:
 static int bw_post_srq_recv(struct bw_srq *srq, struct bw_recv_wr *wr, uint32_t n, uint32_t *done)
 {
 	struct ibv_recv_wr *bad = NULL;
+	uint32_t posted;
 	int r = -EBADF;
 
 	bw_lock(&srq->lock);
 	if (!srq->srq)
 		goto unlock;
 	r = -ENOMEM;
-	if (srq->posted - __atomic_load_n(&srq->retired, __ATOMIC_ACQUIRE) + n > srq->max)
+	posted = srq->posted;
+	if (posted - __atomic_load_n(&srq->retired, __ATOMIC_ACQUIRE) + n > srq->max)
 		goto unlock;
+	__atomic_store_n(&srq->posted, posted + n, __ATOMIC_RELEASE);
 	r = bw_ret(ibv_post_srq_recv(srq->srq, (struct ibv_recv_wr *)wr, &bad));
 	*done = r ? bw_before(wr, sizeof(*wr), n, bad) : n;
-	srq->posted += *done;
+	if (r)
+		__atomic_store_n(&srq->posted, posted + *done, __ATOMIC_RELEASE);
 unlock:
 	bw_unlock(&srq->lock);
 	return r;
@@ -126,13 +134,13 @@ unlock:
  * is not seen. Returns 0 if wc is of no send request: in a failed completion
  * nothing but its id tells which queue it is of.
  */
-static int bw_retire_send(struct bw_qp *qp, const struct bw_wc *wc)
+static int bw_retire_send(struct bw_sends *sends, const struct bw_wc *wc)
 {
-	uint32_t posted = __atomic_load_n(&qp->send_posted, __ATOMIC_ACQUIRE);
-	uint32_t at = qp->send_retired;
+	uint32_t posted = __atomic_load_n(&sends->posted, __ATOMIC_ACQUIRE);
+	uint32_t at = sends->retired;
 
 	for (; at != posted; at++) {
-		const struct bw_sent *s = &qp->sent[at & qp->sent_mask];
+		const struct bw_sent *s = &sends->ring[at & sends->mask];
 
 		if (wc->status != IBV_WC_SUCCESS && s->wr_id == wc->wr_id)
 			break;
@@ -144,21 +152,28 @@ static int bw_retire_send(struct bw_qp *qp, const struct bw_wc *wc)
 	}
 	if (at == posted)
 		return 0;
-	__atomic_store_n(&qp->send_retired, at + 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&sends->retired, at + 1, __ATOMIC_RELEASE);
 	return 1;
 }
 
+/*
+ * Retires a receive, unless all are: a failed send that a reset has left looks like one on a queue pair without SRQ.
+ * CQs that share an SRQ do this at the same time.
+ */
 static void bw_retire_recv(const struct bw_peer *p)
 {
-	if (p->srq)
-		__atomic_fetch_add(&p->srq->retired, 1, __ATOMIC_RELEASE);
-	else if (p->qp)
-		__atomic_store_n(&p->qp->recv_retired, p->qp->recv_retired + 1, __ATOMIC_RELEASE);
+	const uint32_t *posted = p->srq ? &p->srq->posted : &p->qp->recv_posted;
+	uint32_t *retired = p->srq ? &p->srq->retired : &p->qp->recv_retired;
+	uint32_t at = __atomic_load_n(retired, __ATOMIC_RELAXED);
+
+	while ((int32_t)(__atomic_load_n(posted, __ATOMIC_ACQUIRE) - at) > 0 &&
+	       !__atomic_compare_exchange_n(retired, &at, at + 1, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+		;
 }
 
 static void bw_retire(struct bw_cq *cq, struct bw_wc *wc)
 {
-	const struct bw_peer *p = bw_cq_peer(cq, wc->qp_num);
+	struct bw_peer *p = bw_cq_peer(cq, wc->qp_num);
 
 	/*
 	 * Soft-RoCE reports an invalidated key with the kernel's bit, which is
@@ -171,16 +186,14 @@ static void bw_retire(struct bw_cq *cq, struct bw_wc *wc)
 		return;
 	if (p->qp)
 		wc->tag = p->qp->tag;
-	if (wc->status == IBV_WC_SUCCESS) {
-		if (wc->opcode & IBV_WC_RECV)
-			bw_retire_recv(p);
-		else if (p->qp)
-			bw_retire_send(p->qp, wc);
+	if (wc->status == IBV_WC_SUCCESS && !(wc->opcode & IBV_WC_RECV)) {
+		bw_retire_send(p->qp ? &p->qp->sends : &p->left, wc);
 		return;
 	}
-	if (p->sends && p->qp && bw_retire_send(p->qp, wc))
+	if (wc->status != IBV_WC_SUCCESS && p->sends &&
+	    (bw_retire_send(&p->left, wc) || (p->qp && bw_retire_send(&p->qp->sends, wc))))
 		return;
-	if (p->recvs)
+	if (p->recvs && (p->srq || p->qp))
 		bw_retire_recv(p);
 }
 

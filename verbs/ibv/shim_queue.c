@@ -45,6 +45,8 @@ static int bw_cq_grow(struct bw_cq *cq)
 	for (i = 0; cq->peers && i <= cq->peer_mask; i++)
 		if (cq->peers[i].used && cq->peers[i].qp)
 			*bw_slot(peers, size - 1, cq->peers[i].qpn) = cq->peers[i];
+		else
+			free(cq->peers[i].left.ring);
 	free(cq->peers);
 	cq->peers = peers;
 	cq->peer_mask = size - 1;
@@ -64,13 +66,31 @@ int bw_cq_attach(struct bw_cq *cq, struct bw_qp *qp, int sends, int recvs)
 		p = bw_slot(cq->peers, cq->peer_mask, qp->qp->qp_num);
 		if (!p->used)
 			cq->npeers++;
-		if (p->qp != qp)
+		if (p->qp != qp) {
+			free(p->left.ring);
 			*p = (struct bw_peer){ .used = 1, .qpn = qp->qp->qp_num, .qp = qp, .srq = qp->srq };
+		}
 		p->sends |= sends;
 		p->recvs |= recvs;
 	}
 	bw_unlock(&cq->lock);
 	return r;
+}
+
+/*
+ * Gives the queue pair an empty ring. Sends that are under way may still complete, on Soft-RoCE: p keeps their ring,
+ * which tells them from receives of the SRQ. Returns the ring that is not needed.
+ */
+static struct bw_sent *bw_leave_sends(struct bw_peer *p, struct bw_sent *empty)
+{
+	struct bw_sends *s = &p->qp->sends;
+	struct bw_sent *old = p->left.ring;
+
+	if (!p->srq || !p->sends || !p->recvs || s->posted == s->retired)
+		return empty;
+	p->left = *s;
+	s->ring = empty;
+	return old;
 }
 
 /* The entry stays: completions of the queue pair may still come and count for its SRQ. */
@@ -80,8 +100,10 @@ void bw_cq_detach(struct bw_cq *cq, struct bw_qp *qp)
 
 	bw_lock(&cq->lock);
 	for (i = 0; cq->peers && i <= cq->peer_mask; i++)
-		if (cq->peers[i].qp == qp)
+		if (cq->peers[i].qp == qp) {
+			free(bw_leave_sends(&cq->peers[i], NULL));
 			cq->peers[i].qp = NULL;
+		}
 	bw_unlock(&cq->lock);
 }
 
@@ -130,12 +152,15 @@ int bw_resize_cq(struct bw_cq *cq, int cqe, int *got)
 
 int bw_destroy_cq(struct bw_cq *cq)
 {
+	uint32_t i;
 	int r;
 
 	bw_lock(&cq->lock);
 	r = bw_ret(bw_verbs.ibv_destroy_cq(cq->cq));
 	if (r == 0 || r == -EIO || r == -ENODEV) {
 		cq->cq = NULL;
+		for (i = 0; cq->peers && i <= cq->peer_mask; i++)
+			free(cq->peers[i].left.ring);
 		free(cq->peers);
 		cq->peers = NULL;
 	}
@@ -201,8 +226,8 @@ static void bw_drop_qp(struct bw_qp *qp)
 {
 	bw_cq_detach(qp->scq, qp);
 	bw_cq_detach(qp->rcq, qp);
-	free(qp->sent);
-	qp->sent = NULL;
+	free(qp->sends.ring);
+	qp->sends.ring = NULL;
 	qp->qp = NULL;
 }
 
@@ -227,9 +252,9 @@ int bw_create_qp(void *pd, struct bw_cq *scq, struct bw_cq *rcq, struct bw_srq *
 			     .send_max = init->max_send_wr, .recv_max = init->max_recv_wr };
 	while (sent < init->max_send_wr)
 		sent *= 2;
-	q->sent_mask = sent - 1;
-	q->sent = calloc(sent, sizeof(*q->sent));
-	if (!q->sent)
+	q->sends.mask = sent - 1;
+	q->sends.ring = calloc(sent, sizeof(*q->sends.ring));
+	if (!q->sends.ring)
 		goto free;
 	errno = 0;
 	q->qp = bw_verbs.ibv_create_qp(pd, &a);
@@ -254,9 +279,30 @@ int bw_create_qp(void *pd, struct bw_cq *scq, struct bw_cq *rcq, struct bw_srq *
 	return 0;
 
 free:
-	free(q->sent);
+	free(q->sends.ring);
 	free(q);
 	return r;
+}
+
+/* After a reset nothing is outstanding. Returns the ring that is not needed. */
+static struct bw_sent *bw_forget_work(struct bw_qp *qp, struct bw_sent *empty)
+{
+	struct bw_peer *p;
+
+	bw_lock(&qp->send_lock);
+	bw_lock(&qp->recv_lock);
+	bw_lock(&qp->scq->lock);
+	p = bw_cq_peer(qp->scq, qp->qp->qp_num);
+	if (p && p->qp == qp)
+		empty = bw_leave_sends(p, empty);
+	qp->sends.retired = qp->sends.posted;
+	bw_unlock(&qp->scq->lock);
+	bw_lock(&qp->rcq->lock);
+	qp->recv_retired = qp->recv_posted;
+	bw_unlock(&qp->rcq->lock);
+	bw_unlock(&qp->recv_lock);
+	bw_unlock(&qp->send_lock);
+	return empty;
 }
 
 int bw_modify_qp(struct bw_qp *qp, const struct bw_qp_attr *from)
@@ -291,23 +337,19 @@ int bw_modify_qp(struct bw_qp *qp, const struct bw_qp_attr *from)
 			.port_num = from->ah_port,
 		},
 	};
+	struct bw_sent *ring = NULL;
 	int r;
 
 	memcpy(a.ah_attr.grh.dgid.raw, from->dgid, sizeof(from->dgid));
-	r = bw_ret(bw_verbs.ibv_modify_qp(qp->qp, &a, from->mask));
-	if (r == 0 && from->state == IBV_QPS_RESET) {
-		/* Nothing is outstanding any more. */
-		bw_lock(&qp->send_lock);
-		bw_lock(&qp->recv_lock);
-		bw_lock(&qp->scq->lock);
-		qp->send_retired = qp->send_posted;
-		bw_unlock(&qp->scq->lock);
-		bw_lock(&qp->rcq->lock);
-		qp->recv_retired = qp->recv_posted;
-		bw_unlock(&qp->rcq->lock);
-		bw_unlock(&qp->recv_lock);
-		bw_unlock(&qp->send_lock);
+	if (from->state == IBV_QPS_RESET) {
+		ring = calloc(qp->sends.mask + 1, sizeof(*ring));
+		if (!ring)
+			return -ENOMEM;
 	}
+	r = bw_ret(bw_verbs.ibv_modify_qp(qp->qp, &a, from->mask));
+	if (r == 0 && from->state == IBV_QPS_RESET)
+		ring = bw_forget_work(qp, ring);
+	free(ring);
 	return r;
 }
 

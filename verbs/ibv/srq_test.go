@@ -4,6 +4,7 @@ package ibv_test
 
 import (
 	"bytes"
+	"errors"
 	"syscall"
 	"testing"
 
@@ -16,7 +17,7 @@ func TestSharedReceivesServeEveryQueuePair(t *testing.T) {
 	third := newEnd(t, a.c, o)
 	init := ibv.QPInit{SendCQ: b.cq, RecvCQ: b.cq, SRQ: b.srq, MaxSendWR: 8, Tag: 3}
 	h := *b
-	h.qp = closing[*ibv.QP](t)(b.pd.CreateQP(init))
+	h.qp = ok[*ibv.QP](t)(b.pd.CreateQP(init))
 	connect(t, &h, third, o)
 	connect(t, third, &h, o)
 
@@ -105,4 +106,71 @@ func TestLimitEvent(t *testing.T) {
 	wantErrno(t, b.srq.SetLimit(17), syscall.EINVAL, "limit 17", "holds 16")
 	_, err := b.pd.CreateSRQ(b.c.Query().MaxSRQWR+1, 1)
 	wantErrno(t, err, syscall.EINVAL, "the device has")
+}
+
+// TestClosedQueuePairsLeaveTheSharedCount: the SRQ takes exactly as many receives as it holds while failed sends of
+// queue pairs that were reset or closed are still to be polled.
+func TestClosedQueuePairsLeaveTheSharedCount(t *testing.T) {
+	for _, x := range []struct {
+		name   string
+		before func(qp *ibv.QP) error // the poll
+	}{
+		{"closed", (*ibv.QP).Close},
+		{"reset", (*ibv.QP).ToReset},
+		{"reset and closed", func(qp *ibv.QP) error { return errors.Join(qp.ToReset(), qp.Close()) }},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			const room, sends = 4, 3
+			o := withDefaults(pairOptions{srq: room, channel: true})
+			c := open(t)
+			b := newEnd(t, c, o)
+			for i := range room {
+				b.recv(uint64(i), 0, 8)
+			}
+			for range 3 {
+				h := *b
+				h.qp = ok[*ibv.QP](t)(b.pd.CreateQP(ibv.QPInit{SendCQ: b.cq, RecvCQ: b.cq, SRQ: b.srq, MaxSendWR: 8, MaxSendSGE: 1}))
+				defer h.qp.Close()
+				connect(t, &h, &h, o)
+				must(t, h.qp.ToErr())
+				must(t, b.cq.ReqNotify(false))
+				for i := range sends {
+					h.next(uint64(100+i), 0, 8).Send()
+				}
+				h.post()
+				ok[*ibv.CQ](t)(b.ch.Wait(soon(t)))
+				must(t, x.before(h.qp))
+				flushed := ok[int](t)(b.cq.Poll(b.wcs[:]))
+				if flushed == 0 {
+					t.Skip("this device drops the completions of queue pairs that are reset or closed")
+				}
+				for _, wc := range b.wcs[:flushed] {
+					if wc.Status != ibv.WCFlushed || wc.ID < 100 {
+						t.Fatalf("completion %d: %v, want a flushed send", wc.ID, wc.Status)
+					}
+				}
+			}
+			b.r.Next()
+			_, err := b.srq.PostRecv(b.r)
+			wantErrno(t, err, syscall.ENOMEM, "full")
+		})
+	}
+}
+
+// TestReceivesAfterAReset: failed sends that are polled after a reset do not use up the receive queue.
+func TestReceivesAfterAReset(t *testing.T) {
+	o := withDefaults(pairOptions{channel: true})
+	e := newLone(t, o)
+	connect(t, e, e, o)
+	must(t, e.qp.ToErr())
+	must(t, e.cq.ReqNotify(false))
+	e.next(1, 0, 8).Send()
+	e.post()
+	ok[*ibv.CQ](t)(e.ch.Wait(soon(t)))
+	must(t, e.qp.ToReset())
+	if ok[int](t)(e.cq.Poll(e.wcs[:])) == 0 {
+		t.Skip("this device drops the completions of queue pairs that are reset")
+	}
+	must(t, e.qp.ToInit(e.init))
+	e.recv(2, 0, 8)
 }
