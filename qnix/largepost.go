@@ -49,6 +49,7 @@ func (l *large) StartRecv(p *driver.Packet, n int) (slot int, err error) {
 		l.release(&s.memory)
 		return 0, driver.ErrBusy
 	}
+	l.ahead.Forget(p)
 	l.kick()
 	s.gen++
 	s.length, s.asked, l.next = n, false, k+1
@@ -148,6 +149,7 @@ func (l *large) StartSend(p *driver.Packet, n int) (slot int, err error) {
 		l.release(&s.memory)
 		return 0, driver.ErrBusy
 	}
+	l.ahead.Forget(p)
 	l.launched(k)
 	l.kick()
 	return k, nil

@@ -150,7 +150,6 @@ func (l *large) acquire(m *memory, p *driver.Packet, n, buffer int, access nic.A
 		}
 		return err
 	}
-	f.Forget(p)
 	l.staged = m.copied != nil
 	return nil
 }

@@ -33,6 +33,7 @@ func (l *large) StartRecv(p *driver.Packet, n int) (slot int, err error) {
 		return 0, err
 	}
 	s.gen++
+	l.ahead.Forget(p)
 	s.k, s.length, s.keysSent = k, n, 0
 	p.RdvData = l.describe(k, s, s.rdv[:])
 	return k, nil
@@ -119,6 +120,7 @@ func (l *large) begin(k int, p *driver.Packet, n int) error {
 	if err := l.acquire(&t.memory, p, t.length, transferDepth+k, sendAccess); err != nil {
 		return err
 	}
+	l.ahead.Forget(p)
 	if b := t.memory.copied; b != nil {
 		c := p.Cursor()
 		c.Gather(b)

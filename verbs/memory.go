@@ -69,10 +69,8 @@ func (l *large) acquire(m *memory, p *driver.Packet, n, buffer int, access regca
 	}
 	if err != nil {
 		l.release(m)
-		return err
 	}
-	f.Forget(p)
-	return nil
+	return err
 }
 
 // isCopied reports whether a message of n bytes is copied though its pieces could be registered.

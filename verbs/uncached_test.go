@@ -222,6 +222,33 @@ func TestUpdatesOfATransferThatEndsMeanwhile(t *testing.T) {
 	}
 }
 
+// TestBusyPostKeepsThePrefetch: a receive that cannot be posted yet, as the peer's claims are being read, is prefetched
+// still.
+func TestBusyPostKeepsThePrefetch(t *testing.T) {
+	_, b := pair(t, driver.Large, nil)
+	l := b.api.(*large)
+	if !l.hasWindows() {
+		t.Skip("the device has no memory windows")
+	}
+	reads := func(n int) {
+		within(t, "entering", l.TryEnter)
+		l.reads += n
+		l.Leave()
+	}
+	p := driver.Packet{IOV: [][]byte{arena(t, 64<<10)}}
+	if err := l.RecvPrefetch(&p); err != nil {
+		t.Fatal(err)
+	}
+	reads(1)
+	if err := l.RecvPost(&p); !errors.Is(err, driver.ErrBusy) {
+		t.Errorf("post during a read: %v, want %v", err, driver.ErrBusy)
+	}
+	reads(-1)
+	if err := l.RecvUnfetch(&p); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestReceiveAfterARefusedBind: a device that refuses to bind a window to much memory serves that receive, and the
 // later ones, without. The profile "binds" refuses more than 1 MiB, as mlx5 does more than 2 GiB.
 func TestReceiveAfterARefusedBind(t *testing.T) {

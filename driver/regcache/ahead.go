@@ -90,10 +90,11 @@ func (f *Fetched[H]) Take(k int, b []byte, access Access) (fetch Fetch[H]) {
 	return fetch
 }
 
-// Forget gives back the registrations that were not taken: the packet is as if it had not been prefetched. f may be
-// nil.
-func (f *Fetched[H]) Forget(p *driver.Packet) {
-	if f == nil {
+// Forget gives back the registrations that were not taken: the packet is as if it had not been prefetched. A driver
+// calls it after a post has succeeded. It does nothing for a packet for which nothing was prefetched.
+func (a *Ahead[H]) Forget(p *driver.Packet) {
+	f, ok := p.Driver.Prefetch.(*Fetched[H])
+	if !ok {
 		return
 	}
 	for k := range f.fetch {
@@ -110,10 +111,10 @@ func (f *Fetched[H]) Forget(p *driver.Packet) {
 
 // Undo is Forget for a packet that will not be posted. It fails with ErrInvalid if nothing was prefetched for it.
 func (a *Ahead[H]) Undo(p *driver.Packet) error {
-	f, ok := p.Driver.Prefetch.(*Fetched[H])
+	_, ok := p.Driver.Prefetch.(*Fetched[H])
 	if p.Driver.Phase != driver.Prefetched || !ok {
 		return fmt.Errorf("%w: the packet was not prefetched", driver.ErrInvalid)
 	}
-	f.Forget(p)
+	a.Forget(p)
 	return nil
 }

@@ -478,7 +478,7 @@ func TestPacketTakesWhatWasPrefetched(t *testing.T) {
 		}
 		r.Release()
 	}
-	f.Forget(&p)
+	a.Forget(&p)
 
 	f = prefetch()
 	for _, x := range []struct {
@@ -498,7 +498,7 @@ func TestPacketTakesWhatWasPrefetched(t *testing.T) {
 		t.Error(err)
 	}
 	r.Release()
-	f.Forget(&p)
+	a.Forget(&p)
 	if err := a.Undo(&p); !errors.Is(err, driver.ErrInvalid) {
 		t.Errorf("unfetch of what is not prefetched: %v", err)
 	}
