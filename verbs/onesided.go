@@ -133,7 +133,7 @@ func (n *conn) startOp(op *driver.Op, kind kit.OpKind, r *remoteRegion) error {
 
 // inlines reports whether the request itself carries a put's bytes.
 func (n *conn) inlines(op *driver.Op, kind kit.OpKind) bool {
-	return kind == kit.OpPut && len(op.Local) <= n.sq.inline
+	return kind == kit.OpPut && n.sq.inlines(len(op.Local))
 }
 
 // pushOps posts requests of operations, in order, as far as the send queue has room.

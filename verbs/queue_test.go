@@ -50,3 +50,15 @@ func TestForgottenRequestsDoNotComplete(t *testing.T) {
 		t.Errorf("%d places are free after all was forgotten", q.room())
 	}
 }
+
+// An empty message has the inline flag only on a device that carries bytes inline.
+func TestEmptyMessagesAreInlineWhereBytesAre(t *testing.T) {
+	for _, x := range []struct {
+		inline, n int
+		want      bool
+	}{{0, 0, false}, {0, 1, false}, {8, 0, true}, {8, 8, true}, {8, 9, false}} {
+		if q := (sendQueue{inline: x.inline}); q.inlines(x.n) != x.want {
+			t.Errorf("%d bytes with %d inline: %v, want %v", x.n, x.inline, !x.want, x.want)
+		}
+	}
+}

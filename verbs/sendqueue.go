@@ -71,6 +71,10 @@ func (c *opened) initSends(q *sendQueue, qp *ibv.QP, depth, slots int) (err erro
 	return q.init(qp, depth, slots, inline)
 }
 
+// inlines reports whether a request itself carries n bytes. Where it carries none, an empty message has no inline flag
+// either: some devices do not know it.
+func (q *sendQueue) inlines(n int) bool { return q.inline > 0 && n <= q.inline }
+
 // carry makes the request that was just added carry the bytes of word.
 func (q *sendQueue) carry(wr *ibv.SendWR, word *[wordSize]byte) {
 	if q.words == nil {

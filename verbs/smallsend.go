@@ -40,7 +40,7 @@ func (s *small) Start(p *driver.Packet) bool {
 	}
 	n := p.Len()
 	buf := s.takeSlot()
-	if n <= s.sq.inline {
+	if s.sq.inlines(n) {
 		s.slotsOut-- // the request itself carries the bytes
 		wr, _ := s.sq.add(requestControl, false)
 		s.announce(wr)
@@ -76,7 +76,9 @@ func (s *small) sendSlotFilled(n int) {
 	s.sendSlot = (s.sendSlot + 1) % s.mem.slots
 	wr, _ := s.sq.add(requestData, false)
 	s.announce(wr)
-	wr.AddSGE(addr, uint32(n), s.mem.lkey)
+	if n > 0 {
+		wr.AddSGE(addr, uint32(n), s.mem.lkey)
+	}
 }
 
 func (s *small) count(n int) {
@@ -97,7 +99,7 @@ func (s *small) Filled(buf []byte, n int) error {
 	case n < 0:
 		s.slotsOut--
 		return nil
-	case n <= s.sq.inline:
+	case s.sq.inlines(n):
 		s.slotsOut--
 		wr, _ := s.sq.add(requestControl, false)
 		s.announce(wr)
