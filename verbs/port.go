@@ -253,7 +253,7 @@ func (p *port) forManagers(o options) *connect.Port {
 		GID: p.gid.GID, GIDIndex: uint8(p.gid.Index), GIDType: connect.GIDType(p.gid.Type),
 		MTU: p.attr.ActiveMTU.Bytes(), PKey: p.pkey, PKeyIndex: uint16(o.pkeyIndex),
 		MaxResponder: uint8(min(attr.MaxQPRdAtom, 16)), MaxInitiator: uint8(min(attr.MaxQPInitAtom, 16)),
-		Quality: o.quality, Verbs: p.dev,
+		Quality: o.quality, Verbs: p.dev, PresentMTU: p.presentMTU,
 	}
 	nets := interfaces()
 	if o.gidIndex < 0 && !o.gid.IsValid() {
@@ -269,6 +269,15 @@ func (p *port) forManagers(o options) *connect.Port {
 	}
 	c.Zone = p.gid.NetDev
 	return c
+}
+
+// presentMTU returns the active MTU of the port as it is now, in bytes, or 0 with an error of the device.
+func (p *port) presentMTU() int {
+	attr, err := p.dev.QueryPort(p.num)
+	if err != nil {
+		return 0
+	}
+	return attr.ActiveMTU.Bytes()
 }
 
 // subnets returns g and the GIDs that a connection may use instead, because the peer shares their subnet: of the same type

@@ -79,6 +79,27 @@ func TestConnectsAfterTheGIDHasMoved(t *testing.T) {
 	within(t, "a connection", func() bool { return connectOnce(t, a, b) == nil })
 }
 
+// TestConnectsAfterTheMTUHasChanged: the network interface gets a lower MTU, of which Soft-RoCE reports no event. Later
+// connections use it.
+func TestConnectsAfterTheMTUHasChanged(t *testing.T) {
+	c := openDevice(t, driver.Small, nil)
+	nl := interfaceUnder(t, c)
+	before := nl.Attrs().MTU
+	t.Cleanup(func() { _ = netlink.LinkSetMTU(nl, before) })
+	set := func(mtu, active int) {
+		if err := netlink.LinkSetMTU(nl, mtu); err != nil {
+			t.Fatal(err)
+		}
+		within(t, "the MTU", func() bool { a, err := c.dev.QueryPort(c.num); return err == nil && a.ActiveMTU.Bytes() == active })
+	}
+	set(5000, 4096)
+	a, b := openDevice(t, driver.Small, nil), openDevice(t, driver.Small, nil)
+	set(1500, 1024)
+	if err := connectOnce(t, a, b); err != nil {
+		t.Error(err)
+	}
+}
+
 // connectOnce connects two contexts and disconnects them again.
 func connectOnce(t *testing.T, a, b *opened) error {
 	t.Helper()

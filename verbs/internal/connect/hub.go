@@ -175,7 +175,7 @@ func (h *hub) offer(cfg *EndpointConfig, peer []netip.Addr) offer {
 
 // renew describes the port as it is now, for a peer that has these addresses: the endpoint may have waited for long.
 func (o *offer) renew(p *Port, peer ...netip.Addr) {
-	o.lid, o.pkey, o.mtu, o.gid = p.LID, p.PKey, mtuCode(p.MTU), p.sharing(peer...)
+	o.lid, o.pkey, o.mtu, o.gid = p.LID, p.PKey, p.presentMTU(), p.sharing(peer...)
 }
 
 // wait lets an endpoint wait to be paired: behind those that were made before it. The caller holds mu.

@@ -94,3 +94,19 @@ func TestWaitingEndpointOffersTheRenewedPort(t *testing.T) {
 		t.Errorf("the peer was offered GID %v and MTU %d", netip.AddrFrom16(path.PeerGID), path.MTU)
 	}
 }
+
+// A port whose MTU has changed without an event is offered with the present one, or with the last known if that cannot be
+// read.
+func TestPresentMTUIsOffered(t *testing.T) {
+	for present, want := range map[int]int{512: 512, 0: 1024} {
+		a, b := aHost(t, func(_ *Config, p *Port) { p.PresentMTU = func() int { return present } }), aHost(t, nil)
+		ea, eb := a.endpoint(b, nil), b.endpoint(a, nil)
+		ea.await(t, Ready)
+		eb.await(t, Ready)
+		_, pa := ea.qps[0].did()
+		_, pb := eb.qps[0].did()
+		if pa.MTU != want || pb.MTU != want {
+			t.Errorf("present MTU %d: the path has %d and %d, want %d", present, pa.MTU, pb.MTU, want)
+		}
+	}
+}

@@ -54,6 +54,10 @@ type Port struct {
 	Addrs []netip.Addr
 	Zone  string
 
+	// PresentMTU, unless it is nil, returns the active MTU as it is now, or 0 for MTU: Soft-RoCE reports no event when
+	// its network interface gets another.
+	PresentMTU func() int
+
 	// Verbs is the open device, an *ibv.Context. Only rdmacm needs it.
 	Verbs any
 }
@@ -129,6 +133,16 @@ func (p *Port) complete() (*Port, error) {
 	q := &port.Quality
 	q.AckTimeout, q.RetryCount, q.RNRRetry, q.MinRNRTimer = cmp.Or(q.AckTimeout, 14), 6, 7, 12
 	return &port, nil
+}
+
+// presentMTU returns the code of the path MTU that the port has now.
+func (p *Port) presentMTU() uint8 {
+	if p.PresentMTU != nil {
+		if code := mtuCode(p.PresentMTU()); code != 0 {
+			return code
+		}
+	}
+	return mtuCode(p.MTU)
 }
 
 // mtuCode returns the code of a path MTU in verbs and on the wire, or 0 for an invalid MTU.
