@@ -120,8 +120,6 @@ func (c *Context) IWARP() bool { return c.iwarp }
 type DeviceAttr struct {
 	Firmware      string
 	VendorID      uint32
-	VendorPartID  uint32
-	HardwareVer   uint32
 	Ports         int    // numbered from 1
 	MaxMRSize     uint64 // bytes
 	MaxMR         int
@@ -130,17 +128,14 @@ type DeviceAttr struct {
 	MaxCQE        int // entries of a completion queue
 	MaxQPWR       int // outstanding requests of a send or receive queue
 	MaxSGE        int // entries of a request
-	MaxSGERead    int // entries of a read, on devices where it differs
 	MaxSRQ        int
 	MaxSRQWR      int
 	MaxSRQSGE     int
 	MaxQPRdAtom   int // reads and atomics a queue pair can be the target of at a time
 	MaxQPInitAtom int // reads and atomics a queue pair can have under way
-	MaxResRdAtom  int // the same for the whole device, as target
 	CompVectors   int // interrupt vectors of completion queues, from 0
 	Atomic        AtomicCap
 	MemoryWindow2 bool // windows of type 2: see MW
-	LocalAckDelay int  // 4.096 µs × 2^n
 }
 
 // SoftRoCE reports whether the device is one of the kernel's rdma_rxe, by its vendor: its name is the user's choice.
@@ -157,12 +152,10 @@ type PortAttr struct {
 	ActiveMTU   MTU
 	MaxMessage  uint32 // bytes
 	GIDs, PKeys int    // lengths of the tables
-	LID, SMLID  uint16 // InfiniBand: local identifiers of the port and its subnet manager
-	SMSL, LMC   uint8
-	Width       int // lanes; 0 if unknown
-	Speed       int // Mb/s per lane; 0 if unknown
-	PhysState   uint8
-	GRHRequired bool // InfiniBand: a path needs the peer's GID also within a subnet
+	LID         uint16 // InfiniBand: the port's local identifier
+	Width       int    // lanes; 0 if unknown
+	Speed       int    // Mb/s per lane; 0 if unknown
+	GRHRequired bool   // InfiniBand: a path needs the peer's GID also within a subnet
 }
 
 // QueryPort asks for the state of a port; ports count from 1.

@@ -98,13 +98,13 @@ func rawQueryDevice(h handle, a *DeviceAttr) int {
 		return r
 	}
 	*a = DeviceAttr{
-		Firmware: C.GoString(&c.fw_ver[0]), VendorID: uint32(c.vendor_id), VendorPartID: uint32(c.vendor_part_id),
-		HardwareVer: uint32(c.hw_ver), Ports: int(c.ports), MaxMRSize: uint64(c.max_mr_size), MaxMR: int(c.max_mr),
+		Firmware: C.GoString(&c.fw_ver[0]), VendorID: uint32(c.vendor_id),
+		Ports: int(c.ports), MaxMRSize: uint64(c.max_mr_size), MaxMR: int(c.max_mr),
 		MaxMW: int(c.max_mw), MaxQP: int(c.max_qp), MaxCQ: int(c.max_cq), MaxCQE: int(c.max_cqe), MaxQPWR: int(c.max_qp_wr),
-		MaxSGE: int(c.max_sge), MaxSGERead: int(c.max_sge_rd),
+		MaxSGE: int(c.max_sge),
 		MaxSRQ: int(c.max_srq), MaxSRQWR: int(c.max_srq_wr), MaxSRQSGE: int(c.max_srq_sge),
-		MaxQPRdAtom: int(c.max_qp_rd_atom), MaxQPInitAtom: int(c.max_qp_init_rd_atom), MaxResRdAtom: int(c.max_res_rd_atom),
-		CompVectors: int(c.comp_vectors), Atomic: AtomicCap(c.atomic_cap), LocalAckDelay: int(c.local_ca_ack_delay),
+		MaxQPRdAtom: int(c.max_qp_rd_atom), MaxQPInitAtom: int(c.max_qp_init_rd_atom),
+		CompVectors: int(c.comp_vectors), Atomic: AtomicCap(c.atomic_cap),
 		MemoryWindow2: c.cap_flags&(capMW2A|capMW2B) != 0,
 	}
 	return 0
@@ -118,8 +118,8 @@ func rawQueryPort(h handle, port int, a *PortAttr) int {
 	*a = PortAttr{
 		State: PortState(c.state), LinkLayer: LinkLayer(c.link_layer), MaxMTU: MTU(c.max_mtu), ActiveMTU: MTU(c.active_mtu),
 		MaxMessage: uint32(c.max_msg_sz), GIDs: int(c.gid_tbl_len), PKeys: int(c.pkey_tbl_len),
-		LID: uint16(c.lid), SMLID: uint16(c.sm_lid), SMSL: uint8(c.sm_sl), LMC: uint8(c.lmc),
-		Width: lanes(uint32(c.active_width)), Speed: laneSpeed(uint32(c.active_speed)), PhysState: uint8(c.phys_state),
+		LID:   uint16(c.lid),
+		Width: lanes(uint32(c.active_width)), Speed: laneSpeed(uint32(c.active_speed)),
 		GRHRequired: c.grh_required != 0,
 	}
 	return 0

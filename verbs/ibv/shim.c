@@ -66,26 +66,21 @@ int bw_query_device(void *ctx, struct bw_device_attr *to)
 	*to = (struct bw_device_attr){
 		.max_mr_size = a.max_mr_size,
 		.vendor_id = a.vendor_id,
-		.vendor_part_id = a.vendor_part_id,
-		.hw_ver = a.hw_ver,
 		.cap_flags = a.device_cap_flags,
 		.atomic_cap = a.atomic_cap,
 		.max_qp = a.max_qp,
 		.max_qp_wr = a.max_qp_wr,
 		.max_sge = a.max_sge,
-		.max_sge_rd = a.max_sge_rd,
 		.max_cq = a.max_cq,
 		.max_cqe = a.max_cqe,
 		.max_mr = a.max_mr,
 		.max_mw = a.max_mw,
 		.max_qp_rd_atom = a.max_qp_rd_atom,
 		.max_qp_init_rd_atom = a.max_qp_init_rd_atom,
-		.max_res_rd_atom = a.max_res_rd_atom,
 		.max_srq = a.max_srq,
 		.max_srq_wr = a.max_srq_wr,
 		.max_srq_sge = a.max_srq_sge,
 		.ports = a.phys_port_cnt,
-		.local_ca_ack_delay = a.local_ca_ack_delay,
 		.comp_vectors = ((struct ibv_context *)ctx)->num_comp_vectors,
 	};
 	memcpy(to->fw_ver, a.fw_ver, sizeof(to->fw_ver) - 1);
@@ -135,12 +130,8 @@ int bw_query_port(void *ctx, int port, struct bw_port_attr *to)
 		.gid_tbl_len = a.gid_tbl_len,
 		.pkey_tbl_len = a.pkey_tbl_len,
 		.lid = a.lid,
-		.sm_lid = a.sm_lid,
-		.sm_sl = a.sm_sl,
-		.lmc = a.lmc,
 		.active_width = a.active_width,
 		.active_speed = p.active_speed_ex ? p.active_speed_ex : a.active_speed,
-		.phys_state = a.phys_state,
 		.grh_required = a.flags & 1, /* IB_UVERBS_QPF_GRH_REQUIRED of the kernel */
 	};
 	return 0;

@@ -88,17 +88,17 @@ struct bw_device {
 struct bw_device_attr {
 	char fw_ver[64];
 	uint64_t max_mr_size;
-	uint32_t vendor_id, vendor_part_id, hw_ver, cap_flags, atomic_cap;
-	int32_t max_qp, max_qp_wr, max_sge, max_sge_rd, max_cq, max_cqe, max_mr, max_mw;
-	int32_t max_qp_rd_atom, max_qp_init_rd_atom, max_res_rd_atom;
+	uint32_t vendor_id, cap_flags, atomic_cap;
+	int32_t max_qp, max_qp_wr, max_sge, max_cq, max_cqe, max_mr, max_mw;
+	int32_t max_qp_rd_atom, max_qp_init_rd_atom;
 	int32_t max_srq, max_srq_wr, max_srq_sge;
-	int32_t ports, local_ca_ack_delay, comp_vectors;
+	int32_t ports, comp_vectors;
 };
 
 struct bw_port_attr {
 	uint32_t state, max_mtu, active_mtu, link_layer, cap_flags, max_msg_sz;
 	int32_t gid_tbl_len, pkey_tbl_len;
-	uint32_t lid, sm_lid, sm_sl, lmc, active_width, active_speed, phys_state, grh_required;
+	uint32_t lid, active_width, active_speed, grh_required;
 };
 
 /* The layout of ibv_gid_entry, which older headers lack. */
