@@ -92,9 +92,8 @@ func TestConnectsAfterTheMTUHasChanged(t *testing.T) {
 		}
 		within(t, "the MTU", func() bool { a, err := c.dev.QueryPort(c.num); return err == nil && a.ActiveMTU.Bytes() == active })
 	}
-	set(5000, 4096)
 	a, b := openDevice(t, driver.Small, nil), openDevice(t, driver.Small, nil)
-	set(1500, 1024)
+	set(700, 512)
 	if err := connectOnce(t, a, b); err != nil {
 		t.Error(err)
 	}
