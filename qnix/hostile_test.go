@@ -32,6 +32,7 @@ type fakePeer struct {
 	theirs call
 	victim *process
 	peer   nic.Name
+	url    string
 }
 
 // EnvWhy is the reason for which TestMain has found no NIC.
@@ -53,6 +54,11 @@ const fakePeerIncarnation = ^uint64(0)
 
 func newFakePeer(t *testing.T, track driver.Track, secret string) (*fakePeer, driver.Instance) {
 	t.Helper()
+	return newFakePeerOf(t, fakePeerIncarnation, track, secret)
+}
+
+func newFakePeerOf(t *testing.T, incarnation uint64, track driver.Track, secret string) (*fakePeer, driver.Instance) {
+	t.Helper()
 	NeedNIC(t)
 	d := qnixDriver{}
 	q, err := d.Query(driver.Hints{Device: os.Getenv(nic.EnvPath), Track: track})
@@ -71,26 +77,33 @@ func newFakePeer(t *testing.T, track driver.Track, secret string) (*fakePeer, dr
 	if !ok {
 		t.Fatalf("a context of type %T", opened)
 	}
-	n, err := nic.Open(os.Getenv(nic.EnvPath))
+	m := &fakePeer{t: t, victim: v, peer: v.name}
+	m.register(incarnation, track)
+	url := driver.URL{Driver: Name, Version: urlVersion, Incarnation: incarnation, Rest: place{nic: m.p.NIC(), track: track, home: 1}.String()}
+	m.url = url.String()
+	i, err := opened.Connect(m.url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = n.Close() })
-	p, err := n.Register(t.Context(), nic.Config{Name: processName(fakePeerIncarnation, track).String(), RegionSize: 8192})
-	if err != nil {
-		t.Fatal(err)
-	}
-	url := driver.URL{Driver: Name, Version: urlVersion, Incarnation: fakePeerIncarnation, Rest: place{nic: p.NIC(), track: track, home: 1}.String()}
-	i, err := opened.Connect(url.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := &fakePeer{t: t, p: p, victim: v, peer: v.name}
 	m.mine = call{
-		from: fakePeerIncarnation, to: v.Incarnation, number: 1, tags: 100, receives: 8, sends: 8, track: track, buffer: 4096, token: 7,
+		from: incarnation, to: v.Incarnation, number: 1, tags: 100, receives: 8, sends: 8, track: track, buffer: 4096, token: 7,
 	}
 	m.theirs = m.receiveControl(kindCall).call
 	return m, i
+}
+
+// register registers the fake peer, which may be done again after Deregister.
+func (m *fakePeer) register(incarnation uint64, track driver.Track) {
+	m.t.Helper()
+	n, err := nic.Open(os.Getenv(nic.EnvPath))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.t.Cleanup(func() { _ = n.Close() })
+	m.p, err = n.Register(m.t.Context(), nic.Config{Name: processName(incarnation, track).String(), RegionSize: 8192})
+	if err != nil {
+		m.t.Fatal(err)
+	}
 }
 
 // receiveControl takes the next control message.
@@ -238,6 +251,51 @@ func TestFakePeerWithoutSecret(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A call from before the link was lost may have waited at the peer's NIC. If the peer joins its own call to that one,
+// this side withdraws it, so that the peer joins its call to a later one.
+func TestCallThatIsForgottenIsWithdrawn(t *testing.T) {
+	m, i := newFakePeerOf(t, 1, driver.Small, testSecret) // the lower incarnation joins
+	forgotten := m.theirs.number + 100
+	m.sendControl(control{kind: kindCall, call: m.mine})
+	m.sendControl(control{kind: kindJoin, mine: m.mine.number, yours: forgotten})
+	if w := m.receiveControl(kindWithdraw); w.mine != forgotten {
+		t.Errorf("call %d is withdrawn, want %d", w.mine, forgotten)
+	}
+	mac := testKey(t, testSecret).MAC(dialerProof, proven(&m.mine, &m.theirs)...)
+	m.sendControl(control{kind: kindJoin, mine: m.mine.number, yours: m.theirs.number, mac: mac})
+	m.receiveControl(kindWelcome)
+	if err := connected(i); err != nil {
+		t.Error(err)
+	}
+}
+
+// A peer whose link was lost and came back before the end of the old connections gets no message of these.
+func TestPeerThatCameBackGetsNothingOfOldConnections(t *testing.T) {
+	m, i := newFakePeer(t, driver.Small, testSecret)
+	m.shake(testSecret)
+	if err := connected(i); err != nil {
+		t.Fatal(err)
+	}
+	n := &i.(*small).conn
+	if err := m.p.Deregister(); err != nil {
+		t.Fatal(err)
+	}
+	m.eventually("the connection breaks", func() bool { return n.State() == kit.StateBroken })
+	m.register(fakePeerIncarnation, driver.Small)
+	if err := i.Disconnect(); err != nil {
+		t.Fatal(err)
+	}
+	m.eventually("the old peer is forgotten", func() bool {
+		m.victim.Mu.Lock()
+		defer m.victim.Mu.Unlock()
+		return len(m.victim.peers) == 0
+	})
+	if _, err := m.victim.Self().Connect(m.url); err != nil {
+		t.Fatal(err)
+	}
+	m.receiveControl(kindCall)
 }
 
 // TestStrangeControlMessagesAreHarmless sends well-formed control messages at random, on both tracks, and then closes.

@@ -125,8 +125,9 @@ func (p *peer) step() {
 	}
 	p.fenced, p.fencing = p.fenced[p.fencing:], 0
 	if len(p.fenced) > 0 {
-		// The doorbell of a send to a process that does not exist rings when the NIC has read all commands before it.
-		if c.post(c.proc.SendShort(p.send, p.name, controlTag, 0)) {
+		// The doorbell of a send to nobody rings when the NIC has read all commands before it. A send to the peer would
+		// reach a process whose link was lost and came back.
+		if c.post(c.proc.SendShort(p.send, nic.Name{}, controlTag, 0)) {
 			p.fencing = len(p.fenced)
 		}
 		return
@@ -273,7 +274,8 @@ func (p *peer) join() {
 }
 
 // joined handles, as listener, the message that the peer has joined two calls. If this side has withdrawn its call
-// meanwhile, the peer joins its call to another.
+// meanwhile, the peer joins its call to another. A call from before the link was lost may have waited at the peer's NIC:
+// this side has forgotten it, and withdraws it now.
 func (p *peer) joined(n *conn, m *control) {
 	k := 0
 	for k < len(p.theirs) && p.theirs[k].number != m.mine {
@@ -283,7 +285,11 @@ func (p *peer) joined(n *conn, m *control) {
 		p.ctx.bad.Add(1)
 		return
 	}
-	if n == nil || n.stage != stageCalling || n.closed {
+	if n == nil {
+		p.sendControl(&control{kind: kindWithdraw, mine: m.yours})
+		return
+	}
+	if n.stage != stageCalling || n.closed {
 		return
 	}
 	theirs := p.theirs[k]
