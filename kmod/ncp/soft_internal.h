@@ -56,7 +56,6 @@ struct soft_nic {
 	struct soft_fifo input;	/* from NICs of this host */
 	bool	 from_wire;	/* the frame peeked is the wire's */
 	bool	 wire_next;	/* the wire is next */
-	struct wire_event event; /* event that could not be posted yet; event 0: none */
 };
 
 struct soft {

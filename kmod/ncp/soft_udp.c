@@ -259,20 +259,23 @@ void soft_udp_close_all(struct soft *s)
 	soft_udp_output(s);
 }
 
-/* Passes events of links to the NIC. An event for which the NIC has no room waits. */
+/*
+ * Passes events of links to the NIC, which steps until its queue has room: frames of a NIC
+ * come as soon as its event is taken, and are dropped unless the command is queued.
+ */
 bool soft_events(struct soft_nic *n)
 {
 	struct ncp_driver_command c = { 0 };
+	struct wire_event event;
 	bool busy = false;
 
-	while (n->event.event || wire_event(n->wire, &n->event)) {
-		c.command = n->event.event == WIRE_UP ? NCP_ADD_NIC : NCP_REMOVE_NIC;
-		c.nic = n->event.nic;
-		if (!ncp_post(n->ncp, &c))
-			break;
+	while (wire_event(n->wire, &event)) {
+		c.command = event.event == WIRE_UP ? NCP_ADD_NIC : NCP_REMOVE_NIC;
+		c.nic = event.nic;
+		while (!ncp_post(n->ncp, &c))
+			ncp_step(n->ncp);
 		if (!n->place)
-			n->soft->cluster += n->event.event == WIRE_UP ? 1 : -1;
-		n->event.event = 0;
+			n->soft->cluster += event.event == WIRE_UP ? 1 : -1;
 		busy = true;
 	}
 	return busy;
