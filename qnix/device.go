@@ -4,15 +4,12 @@ package qnix
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/qnix/nic"
@@ -54,7 +51,7 @@ func describe(path string) driver.Device {
 	case err == nil:
 		d.Details = details(n.Info())
 		_ = n.Close()
-	case soft && isAbsent(err):
+	case soft && nic.Absent(err):
 		d.Details = []driver.Detail{{Name: "state", Value: "not running; started when it is opened, or by bywash softnic"}}
 	default:
 		d.Err = openError(path, err)
@@ -62,14 +59,9 @@ func describe(path string) driver.Device {
 	return d
 }
 
-// isAbsent reports whether an error means that no NIC serves the path.
-func isAbsent(err error) bool {
-	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV)
-}
-
 func openError(path string, err error) error {
 	u := &driver.UnavailableError{Driver: Name, Device: path, Reason: "it cannot be opened", Err: err} // has the remedy
-	if isAbsent(err) {
+	if nic.Absent(err) {
 		u.Reason, u.Err = "no softnic answers there", nil
 		u.Remedy = "start one: bywash softnic"
 		if strings.HasPrefix(path, "/dev/") {
@@ -109,7 +101,7 @@ func openNIC(path string, o options) (*nic.NIC, error) {
 	if err == nil {
 		return n, nil
 	}
-	if !o.start || path != nic.SocketPath(0) || !isAbsent(err) {
+	if !o.start || path != nic.SocketPath(0) || !nic.Absent(err) {
 		return nil, openError(path, err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startTime)

@@ -37,6 +37,16 @@ var (
 	ErrUntrusted = errors.New("invalid data from the network interface")
 )
 
+// Absent reports whether an error of Open means that no NIC serves the path, or that the one there is ending.
+func Absent(err error) bool {
+	for _, absent := range []error{unix.ENOENT, unix.ECONNREFUSED, unix.ENXIO, unix.ENODEV, unix.ESHUTDOWN, ErrGone} {
+		if errors.Is(err, absent) {
+			return true
+		}
+	}
+	return false
+}
+
 // openError adds the remedy to an error of Open.
 func openError(path string, err error) error {
 	device := strings.HasPrefix(path, "/dev/")

@@ -103,7 +103,7 @@ func EnsureConfig(ctx context.Context, c Config) error {
 		if err == nil {
 			return n.Close()
 		}
-		if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, nic.ErrGone) {
+		if !nic.Absent(err) {
 			return err
 		}
 		err = start(ctx, &c)

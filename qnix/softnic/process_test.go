@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -374,6 +375,45 @@ func softnicsAt(t *testing.T, path string) (pids []string) {
 		}
 	}
 	return pids
+}
+
+// A softnic that is ending counts as none: the next one can be started.
+func TestSoftnicThatEndsIsAbsent(t *testing.T) {
+	s := serve(t, Config{})
+	refuseAll := func(closing bool) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.closing = closing
+	}
+	refuseAll(true)
+	_, err := nic.Open(s.Sockets()[0])
+	refuseAll(false)
+	if !nic.Absent(err) {
+		t.Errorf("open while the softnic refuses all: %v does not count as absent", err)
+	}
+	path := filepath.Join(dir(t), "hangs-up")
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	hungUp := make(chan error, 1)
+	go func() {
+		c, err := l.Accept()
+		if err == nil {
+			err = c.Close()
+		}
+		hungUp <- err
+	}()
+	if _, err := nic.Open(path); !nic.Absent(err) {
+		t.Errorf("open while the softnic hangs up: %v does not count as absent", err)
+	}
+	if err := <-hungUp; err != nil {
+		t.Error(err)
+	}
+	if nic.Absent(unix.EACCES) {
+		t.Error("a NIC of another user counts as absent")
+	}
 }
 
 func TestOneSoftnicASocket(t *testing.T) {
