@@ -119,8 +119,8 @@ int qnix_errno(int doorbell)
 		return -ENOENT;
 	case QNIX_DB_GONE:
 		return -ENOTCONN;
-	case QNIX_DB_CANCELED:
-		return -EINTR;
+	case QNIX_DB_CANCELED: /* by QNIX_IOC_LEAVE; callers repeat a call after EINTR */
+		return -ECANCELED;
 	case QNIX_DB_NO_MEMORY:
 		return -ENOSPC;
 	case NCP_QUOTA:

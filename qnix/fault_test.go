@@ -12,8 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/qnix"
+	"github.com/bywash/bywash/qnix/nic"
 	"github.com/bywash/bywash/qnix/softnic"
 )
 
@@ -209,6 +212,41 @@ func talkOnEach(t *testing.T, ctx context.Context, all [][2]driver.Instance) {
 				t.Fatal(err)
 			}
 		}
+	}
+}
+
+// Leave ends a Join that waits for other processes, which the caller can tell from a signal.
+func TestLeaveEndsJoin(t *testing.T) {
+	qnix.NeedNIC(t)
+	n, err := nic.Open(lab.nic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	p, err := n.Register(t.Context(), nic.Config{Name: "joins"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	group, err := nic.MakeName("incomplete")
+	if err != nil {
+		t.Fatal(err)
+	}
+	joined := make(chan error, 1)
+	go func() { joined <- p.Join(t.Context(), group, 2) }()
+	await(t, "leave finds the member", func() bool {
+		err := p.Leave(group)
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+	select {
+	case err := <-joined:
+		if !errors.Is(err, unix.ECANCELED) {
+			t.Errorf("join: got %v, want %v", err, unix.ECANCELED)
+		}
+	case <-time.After(limit):
+		t.Errorf("join has not ended after %v", limit)
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 // Join joins a group without using a Send Context. It blocks until size processes have joined, for at most 30 s
-// (ETIMEDOUT), or until the context ends; the module knows the context's deadline only.
+// (ETIMEDOUT), until Leave (ECANCELED), or until the context ends; the module knows the context's deadline only.
 func (p *Process) Join(ctx context.Context, group Name, size int) error {
 	if size < 1 || size > abi.MaxMessage {
 		return ErrInvalid
@@ -24,7 +24,7 @@ func (p *Process) Join(ctx context.Context, group Name, size int) error {
 	return nil
 }
 
-// Leave leaves a group.
+// Leave leaves a group, and ends a Join under way.
 func (p *Process) Leave(group Name) error {
 	if p.Gone() {
 		return p.over()

@@ -32,8 +32,8 @@ func resultError(result int) error {
 		return unix.EADDRINUSE
 	case ncp.SoftQuota:
 		return unix.EDQUOT
-	case abi.DBCanceled:
-		return unix.EINTR
+	case abi.DBCanceled: // by leave
+		return unix.ECANCELED
 	case abi.DBInvalid:
 		return unix.EINVAL
 	case abi.DBNoMemory:
