@@ -27,8 +27,17 @@ type device struct {
 
 // sleeper is a goroutine in sleep: wake reaches it by an eventfd of its own.
 type sleeper struct {
-	fd  int
-	set bool // under mu: written
+	fd   int
+	seen uint32
+	set  bool // under mu: written
+}
+
+// wake ends the sleep. The caller holds mu.
+func (s *sleeper) wake() {
+	if !s.set {
+		ring(s.fd)
+		s.set = true
+	}
 }
 
 func openDevice(path string) (host, error) {
@@ -113,7 +122,7 @@ func (d *device) watch(func()) {}
 // sleep reports to the module which tail was seen, so that the device becomes readable when the tail changes, and polls
 // the device together with the sleeper's eventfd.
 func (d *device) sleep(tail *uint32, seen uint32, w *atomic.Uint32, seenWakes uint32, timeout time.Duration) {
-	s, err := d.enter()
+	s, err := d.enter(seen)
 	if err != nil {
 		time.Sleep(min(timeout, time.Millisecond)) // no descriptor left: poll slowly
 		return
@@ -132,7 +141,9 @@ func (d *device) sleep(tail *uint32, seen uint32, w *atomic.Uint32, seenWakes ui
 	_, _ = unix.Ppoll(fds[:], &ts, nil)
 }
 
-func (d *device) enter() (*sleeper, error) {
+// enter counts the caller as asleep. The module knows only the last tail that was reported to it: those who saw another
+// one would not be woken by the doorbells between, so they look again.
+func (d *device) enter(seen uint32) (*sleeper, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -147,6 +158,12 @@ func (d *device) enter() (*sleeper, error) {
 			return nil, err
 		}
 		s = &sleeper{fd: fd}
+	}
+	s.seen = seen
+	for _, other := range d.asleep {
+		if other.seen != seen {
+			other.wake()
+		}
 	}
 	d.asleep = append(d.asleep, s)
 	return s, nil
@@ -174,8 +191,7 @@ func (d *device) wake(*uint32, *atomic.Uint32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, s := range d.asleep {
-		ring(s.fd)
-		s.set = true
+		s.wake()
 	}
 }
 
