@@ -264,7 +264,6 @@ static int qnix_net_attach(struct qnix_nic *nic)
 	};
 	struct wire *wire;
 
-	config.buffer = roundup_pow_of_two(max(4 * config.frame, 262144U));
 	memcpy(config.key, qnix_key, sizeof(config.key));
 	WRITE_ONCE(nic->creator, current);
 	wire = wire_create(&qnix_wire_ops, nic, &config, ktime_get_ns());

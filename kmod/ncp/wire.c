@@ -6,10 +6,17 @@
 #define ADDRESSES	64
 #define FRAME		(20 + 16384)	/* a struct ncp_frame and 16 KiB */
 #define BUFFER		262144
+#define BUFFER_MOST	(1u << 30)
 #define DEAD		(5000 * WIRE_MS)
 #define DEAD_LEAST	(10 * WIRE_MS)
 
 /* ---- Life ---- */
+
+/* Reports whether the buffer holds four of the longest frames. */
+static bool holds(const struct wire_config *c)
+{
+	return c->buffer / 4 >= wire_record(c->frame);
+}
 
 static void defaults(struct wire_config *c)
 {
@@ -22,7 +29,8 @@ static void defaults(struct wire_config *c)
 	if (!c->datagram)
 		c->datagram = WIRE_ETHERNET;
 	if (!c->buffer)
-		c->buffer = BUFFER;
+		for (c->buffer = BUFFER; c->buffer < BUFFER_MOST && !holds(c); c->buffer *= 2)
+			;
 	if (!c->dead_ns)
 		c->dead_ns = DEAD;
 }
@@ -30,8 +38,8 @@ static void defaults(struct wire_config *c)
 static bool allowed(const struct wire_config *c)
 {
 	return c->nic && c->links <= 0xffffu && c->addresses <= 0xffffu &&
-	       !(c->buffer & (c->buffer - 1)) && c->buffer <= 1u << 30 &&
-	       c->buffer >= 4096 && c->buffer / 4 >= wire_record(c->frame) &&
+	       !(c->buffer & (c->buffer - 1)) && c->buffer <= BUFFER_MOST &&
+	       c->buffer >= 4096 && holds(c) &&
 	       c->datagram >= WIRE_MIN_DATAGRAM && c->datagram <= WIRE_MAX_DATAGRAM &&
 	       c->dead_ns >= DEAD_LEAST && c->dead_ns <= 3600 * 1000 * WIRE_MS;
 }

@@ -80,7 +80,8 @@ struct wire_config {
 	uint32_t frame;			/* bytes of the longest frame, the same in the cluster; default 16404 */
 	uint32_t datagram;		/* bytes of the longest datagram; default WIRE_ETHERNET */
 	uint32_t buffer;		/* bytes, of sending and of receiving, of a link; a power
-					 * of two, at least 4 frames; default 262144
+					 * of two, at least 4 frames; default 262144,
+					 * or what 4 frames take
 					 */
 	uint64_t dead_ns;		/* default 5 s; at least 10 ms */
 };

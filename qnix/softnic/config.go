@@ -45,7 +45,7 @@ type Config struct {
 	MaxPerUser      int // of each NIC; 512
 	MaxTranslations int // of a process, at a time; 1024
 	LocalMemory     int // bytes for messages that came before their receive; 16 MiB
-	PacketSize      int // bytes of payload in a packet, the same in the whole cluster; 16384
+	PacketSize      int // bytes of payload in a packet, a multiple of 8, the same in the whole cluster; 16384
 
 	// DeadTime is the time after which a silent host counts as dead; default 5 s.
 	DeadTime time.Duration
@@ -92,6 +92,8 @@ func (c *Config) defaults() error {
 		}
 	}
 	switch {
+	case c.PacketSize%8 != 0:
+		return fmt.Errorf("%w: the packet size: %d is no multiple of 8", ErrConfig, c.PacketSize)
 	case len(c.Sockets) != c.NICs:
 		return fmt.Errorf("%w: %d NICs with %d sockets", ErrConfig, c.NICs, len(c.Sockets))
 	case c.Listen == "" && len(c.Peers) > 0:

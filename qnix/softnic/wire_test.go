@@ -73,6 +73,26 @@ func TestWireCarriesMessages(t *testing.T) {
 	}
 }
 
+// Links to other hosts exist for all packet sizes that a NIC may have.
+func TestLongestPacketsCrossTheWire(t *testing.T) {
+	x, y := cluster(t, Config{PacketSize: 65536})
+	a, b := join(t, x.Sockets()[0], nic.Config{Name: "a"}), join(t, y.Sockets()[0], nic.Config{Name: "b"})
+	awaitFrom(t, a, "b")
+	const size = 65536
+	from, to := anonymous(t, size), anonymous(t, size)
+	fill(from, 1)
+	h1, err1 := b.Translate(from, nic.Read)
+	h2, err2 := a.Translate(to, nic.Write)
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	kick(t, a, a.Post(nic.Receive, 2, &nic.Message{Peer: name("b"), Tag: 2, Len: size, Flags: nic.Doorbell, Descriptors: []nic.Descriptor{{Handle: h2, Len: size}}}))
+	kick(t, b, b.Post(nic.Send, 0, &nic.Message{Peer: name("a"), Tag: 2, Len: size, Flags: nic.Doorbell, Descriptors: []nic.Descriptor{{Handle: h1, Len: size}}}))
+	if s, n := received(t, a, 2); s != nic.Done || n != size || !bytes.Equal(from, to) {
+		t.Errorf("%v, %d bytes, equal %v", s, n, bytes.Equal(from, to))
+	}
+}
+
 // The end of a host, in order or not, is the end of its processes for others.
 func TestHostThatEnds(t *testing.T) {
 	for _, kill := range []bool{false, true} {
@@ -184,6 +204,7 @@ func TestBadConfigurations(t *testing.T) {
 		"wire, no key":     {Listen: ":0"},
 		"peers, no wire":   {Peers: []string{"a"}},
 		"tiny packets":     {PacketSize: 10},
+		"uneven packets":   {PacketSize: 1025},
 		"unknown host":     {Sockets: []string{filepath.Join(dir(t), "s")}, Listen: "no.such.host.invalid:1", Key: testKey},
 		"folder not there": {Sockets: []string{"/nonexistent/a/b"}},
 	} {
