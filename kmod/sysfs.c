@@ -54,96 +54,44 @@ static ssize_t qnix_show_wire(struct device *dev, char *text, size_t offset)
 	return sysfs_emit(text, "%llu\n", *(u64 *)((char *)&c + offset));
 }
 
+/* The fields of struct qnix_statistics and struct wire_counters, one file each. */
+#define QNIX_NUMBERS(X) \
+	X(commands) X(packets_sent) X(packets_received) X(bytes_sent) \
+	X(bytes_received) X(doorbells) X(requests_sent) \
+	X(requests_remembered) X(requests_buffered) X(failures) X(misuse) \
+	X(system_messages) X(bad_frames) X(late_frames) X(processes) \
+	X(local_memory)
+
+#define QNIX_WIRES(X) \
+	X(datagrams_out) X(datagrams_in) X(bytes_out) X(bytes_in) \
+	X(frames_out) X(frames_in) X(unauthenticated) X(wrong_version) \
+	X(wrong_limits) X(misdirected) X(malformed) X(stale) X(replayed) \
+	X(overrun) X(refused) X(unanswered) X(retransmitted) X(duplicates) \
+	X(timeouts) X(ups) X(downs)
+
 #define QNIX_NUMBER(field)								\
 static ssize_t field##_show(struct device *dev, struct device_attribute *attr, char *text) \
 {											\
 	return qnix_show_number(dev, text, offsetof(struct qnix_statistics, field));	\
 }											\
-static DEVICE_ATTR_RO(field)
+static DEVICE_ATTR_RO(field);
 
 #define QNIX_WIRE(field)								\
 static ssize_t wire_##field##_show(struct device *dev, struct device_attribute *attr, char *text) \
 {											\
 	return qnix_show_wire(dev, text, offsetof(struct wire_counters, field));	\
 }											\
-static DEVICE_ATTR_RO(wire_##field)
+static DEVICE_ATTR_RO(wire_##field);
 
-QNIX_NUMBER(commands);
-QNIX_NUMBER(packets_sent);
-QNIX_NUMBER(packets_received);
-QNIX_NUMBER(bytes_sent);
-QNIX_NUMBER(bytes_received);
-QNIX_NUMBER(doorbells);
-QNIX_NUMBER(requests_sent);
-QNIX_NUMBER(requests_remembered);
-QNIX_NUMBER(requests_buffered);
-QNIX_NUMBER(failures);
-QNIX_NUMBER(misuse);
-QNIX_NUMBER(system_messages);
-QNIX_NUMBER(bad_frames);
-QNIX_NUMBER(late_frames);
-QNIX_NUMBER(processes);
-QNIX_NUMBER(local_memory);
-QNIX_WIRE(datagrams_out);
-QNIX_WIRE(datagrams_in);
-QNIX_WIRE(bytes_out);
-QNIX_WIRE(bytes_in);
-QNIX_WIRE(frames_out);
-QNIX_WIRE(frames_in);
-QNIX_WIRE(unauthenticated);
-QNIX_WIRE(wrong_version);
-QNIX_WIRE(wrong_limits);
-QNIX_WIRE(misdirected);
-QNIX_WIRE(malformed);
-QNIX_WIRE(stale);
-QNIX_WIRE(replayed);
-QNIX_WIRE(overrun);
-QNIX_WIRE(refused);
-QNIX_WIRE(unanswered);
-QNIX_WIRE(retransmitted);
-QNIX_WIRE(duplicates);
-QNIX_WIRE(timeouts);
-QNIX_WIRE(ups);
-QNIX_WIRE(downs);
+#define QNIX_NUMBER_ATTR(field)	&dev_attr_##field.attr,
+#define QNIX_WIRE_ATTR(field)	&dev_attr_wire_##field.attr,
+
+QNIX_NUMBERS(QNIX_NUMBER)
+QNIX_WIRES(QNIX_WIRE)
 
 static struct attribute *qnix_statistics_attrs[] = {
-	&dev_attr_commands.attr,
-	&dev_attr_packets_sent.attr,
-	&dev_attr_packets_received.attr,
-	&dev_attr_bytes_sent.attr,
-	&dev_attr_bytes_received.attr,
-	&dev_attr_doorbells.attr,
-	&dev_attr_requests_sent.attr,
-	&dev_attr_requests_remembered.attr,
-	&dev_attr_requests_buffered.attr,
-	&dev_attr_failures.attr,
-	&dev_attr_misuse.attr,
-	&dev_attr_system_messages.attr,
-	&dev_attr_bad_frames.attr,
-	&dev_attr_late_frames.attr,
-	&dev_attr_processes.attr,
-	&dev_attr_local_memory.attr,
-	&dev_attr_wire_datagrams_out.attr,
-	&dev_attr_wire_datagrams_in.attr,
-	&dev_attr_wire_bytes_out.attr,
-	&dev_attr_wire_bytes_in.attr,
-	&dev_attr_wire_frames_out.attr,
-	&dev_attr_wire_frames_in.attr,
-	&dev_attr_wire_unauthenticated.attr,
-	&dev_attr_wire_wrong_version.attr,
-	&dev_attr_wire_wrong_limits.attr,
-	&dev_attr_wire_misdirected.attr,
-	&dev_attr_wire_malformed.attr,
-	&dev_attr_wire_stale.attr,
-	&dev_attr_wire_replayed.attr,
-	&dev_attr_wire_overrun.attr,
-	&dev_attr_wire_refused.attr,
-	&dev_attr_wire_unanswered.attr,
-	&dev_attr_wire_retransmitted.attr,
-	&dev_attr_wire_duplicates.attr,
-	&dev_attr_wire_timeouts.attr,
-	&dev_attr_wire_ups.attr,
-	&dev_attr_wire_downs.attr,
+	QNIX_NUMBERS(QNIX_NUMBER_ATTR)
+	QNIX_WIRES(QNIX_WIRE_ATTR)
 	NULL,
 };
 
