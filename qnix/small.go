@@ -219,7 +219,7 @@ func (s *small) replenish() {
 	for s.posted-s.taken < s.window {
 		slot := s.posted % s.window
 		s.message = nic.Message{Peer: s.name, Tag: s.call.tags + uint16(slot), Len: s.room(), Flags: nic.Doorbell | nic.Inline}
-		if !s.done(s.ctx.proc.Post(nic.Receive, s.receives.at+int(slot), &s.message)) {
+		if !s.conn.posted(s.ctx.proc.Post(nic.Receive, s.receives.at+int(slot), &s.message)) {
 			if !s.lacksReceives.Swap(true) {
 				s.ctx.schedule(&s.conn)
 			}
@@ -244,7 +244,7 @@ func (s *small) credit() {
 	putLimit(proc.SendRegion(i), uint32(s.posted))
 	s.message = nic.Message{Peer: s.name, Tag: s.theirs.tags + s.theirs.receives, Len: creditBytes, Flags: nic.Doorbell | nic.Inline}
 	s.crediting.Store(true)
-	if !s.done(proc.Post(nic.SendShort, i, &s.message)) {
+	if !s.conn.posted(proc.Post(nic.SendShort, i, &s.message)) {
 		s.crediting.Store(false)
 		return
 	}
@@ -252,9 +252,6 @@ func (s *small) credit() {
 	s.credits++
 	s.kick()
 }
-
-// done handles the result of a post. It returns false if nothing was posted.
-func (s *small) done(err error) bool { return s.conn.posted(err) }
 
 func (s *small) Pending() bool {
 	s.Settle()

@@ -71,7 +71,7 @@ func (s *small) launch(n int) bool {
 	proc := s.ctx.proc
 	putHead(proc.SendRegion(i), uint32(s.posted), uint32(s.started))
 	s.message = nic.Message{Peer: s.name, Tag: s.theirs.tags + uint16(slot), Len: n + dataHead, Flags: nic.Inline}
-	if !s.done(proc.Post(nic.SendShort, i, &s.message)) {
+	if !s.conn.posted(proc.Post(nic.SendShort, i, &s.message)) {
 		return false
 	}
 	s.limitSent = s.posted

@@ -188,7 +188,7 @@ static int create_nic(struct soft *s, uint32_t place, const struct soft_config *
 }
 
 /* Adds the NICs of the host to each other. */
-static int introduce(struct soft *s)
+static void introduce(struct soft *s)
 {
 	uint32_t a, b;
 
@@ -202,7 +202,6 @@ static int introduce(struct soft *s)
 				ncp_step(s->nics[a].ncp);
 		}
 	}
-	return 0;
 }
 
 static int create(struct soft *s, const struct soft_config *config)
@@ -232,9 +231,8 @@ static int create(struct soft *s, const struct soft_config *config)
 		if (err)
 			return err;
 	}
-	err = introduce(s);
-	if (!err)
-		err = watch(s, s->control, EPOLLIN, CONTROL);
+	introduce(s);
+	err = watch(s, s->control, EPOLLIN, CONTROL);
 	if (!err && s->udp >= 0)
 		err = soft_udp_create(s, config);
 	if (!err && s->udp >= 0)
