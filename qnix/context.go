@@ -54,6 +54,7 @@ type process struct {
 	failed   error
 	all      map[*conn]struct{} // connections that are open or being retired
 	peers    map[uint64]*peer
+	lost     map[uint64]peerTags // of peers that were lost, and may come back
 	retirees []*conn
 	nextCall uint32
 	sends    idAllocator
@@ -83,7 +84,7 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (_ *pr
 	}
 	c := &process{
 		opts: o, key: key,
-		all: make(map[*conn]struct{}), peers: make(map[uint64]*peer),
+		all: make(map[*conn]struct{}), peers: make(map[uint64]*peer), lost: make(map[uint64]peerTags),
 		selfTags: newIDAllocator(controlTag+1, maxTags-controlTag-1), backgroundWoken: make(chan struct{}, 1), progress: make(chan struct{}, 1),
 	}
 	self := driver.Context(c)
@@ -121,9 +122,9 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (_ *pr
 func (c *process) register(peers int) error {
 	info := c.nic.Info()
 	c.soft = info.Soft
-	each, region := c.opts.window+2, roundUp(c.opts.buffer+dataHead, 64)
+	each, region := c.opts.window+3, roundUp(c.opts.buffer+dataHead, 64)
 	if c.Props.Track == driver.Large {
-		each, region = transferDepth+2, largeRegion
+		each, region = transferDepth+3, largeRegion
 	}
 	want := max(c.opts.contexts, min(peers, 1<<16)*each)
 	want = min(want, info.MaxContexts)
@@ -158,7 +159,7 @@ func (c *process) Dial(num uint32, url string, to driver.URL) (*conn, error) {
 		if p, err = c.peerOf(to.Incarnation); err != nil {
 			return nil, err
 		}
-		tags = &p.tags
+		tags = &p.tags.idAllocator
 	}
 	n, err := c.newConn(p, tags)
 	if err != nil {

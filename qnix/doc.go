@@ -28,7 +28,8 @@
 // Contexts, its Receive Contexts and its context tags. The receiver chooses the tags, so that all connections with the
 // same peer process have different ones. Tag 0 of each pair of processes carries control messages: calls, which pair
 // the nth Connect of one side with the nth of the other, proofs of the session secret, and the messages that end a
-// connection. The NIC keeps messages that have no receive yet, so either side may call first.
+// connection. The NIC keeps messages that have no receive yet, so either side may call first. The tags of a connection
+// whose peer was lost are used again when no message of that connection is left (tags.go).
 //
 // With many connections the window of each is shorter: at most a sixteenth of the contexts that are left.
 //

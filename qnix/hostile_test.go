@@ -33,6 +33,9 @@ type fakePeer struct {
 	victim *process
 	peer   nic.Name
 	url    string
+
+	incarnation uint64
+	track       driver.Track
 }
 
 // EnvWhy is the reason for which TestMain has found no NIC.
@@ -77,30 +80,58 @@ func newFakePeerOf(t *testing.T, incarnation uint64, track driver.Track, secret 
 	if !ok {
 		t.Fatalf("a context of type %T", opened)
 	}
-	m := &fakePeer{t: t, victim: v, peer: v.name}
-	m.register(incarnation, track)
+	m := &fakePeer{t: t, victim: v, peer: v.name, incarnation: incarnation, track: track}
+	m.register()
 	url := driver.URL{Driver: Name, Version: urlVersion, Incarnation: incarnation, Rest: place{nic: m.p.NIC(), track: track, home: 1}.String()}
 	m.url = url.String()
-	i, err := opened.Connect(m.url)
-	if err != nil {
-		t.Fatal(err)
-	}
 	m.mine = call{
 		from: incarnation, to: v.Incarnation, number: 1, tags: 100, receives: 8, sends: 8, track: track, buffer: 4096, token: 7,
 	}
+	return m, m.call()
+}
+
+// call makes the victim call the fake peer.
+func (m *fakePeer) call() driver.Instance {
+	m.t.Helper()
+	i, err := m.victim.Self().Connect(m.url)
+	if err != nil {
+		m.t.Fatal(err)
+	}
 	m.theirs = m.receiveControl(kindCall).call
-	return m, i
+	return i
+}
+
+// comeBack loses the fake peer, ends the victim's connection to it, and lets it come back.
+func (m *fakePeer) comeBack(i driver.Instance) {
+	m.t.Helper()
+	if err := m.p.Deregister(); err != nil {
+		m.t.Fatal(err)
+	}
+	m.eventually("the connection breaks", func() bool { return i.(interface{ State() kit.State }).State() == kit.StateBroken })
+	m.register()
+	m.isForgotten(i)
+}
+
+// isForgotten disconnects, and waits until the victim has forgotten the fake peer that it lost.
+func (m *fakePeer) isForgotten(i driver.Instance) {
+	m.t.Helper()
+	m.eventually("disconnect", func() bool { return i.Disconnect() == nil })
+	m.eventually("the lost peer is forgotten", func() bool {
+		m.victim.Mu.Lock()
+		defer m.victim.Mu.Unlock()
+		return len(m.victim.peers) == 0
+	})
 }
 
 // register registers the fake peer, which may be done again after Deregister.
-func (m *fakePeer) register(incarnation uint64, track driver.Track) {
+func (m *fakePeer) register() {
 	m.t.Helper()
 	n, err := nic.Open(os.Getenv(nic.EnvPath))
 	if err != nil {
 		m.t.Fatal(err)
 	}
 	m.t.Cleanup(func() { _ = n.Close() })
-	m.p, err = n.Register(m.t.Context(), nic.Config{Name: processName(incarnation, track).String(), RegionSize: 8192})
+	m.p, err = n.Register(m.t.Context(), nic.Config{Name: processName(m.incarnation, m.track).String(), RegionSize: 8192})
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -278,24 +309,99 @@ func TestPeerThatCameBackGetsNothingOfOldConnections(t *testing.T) {
 	if err := connected(i); err != nil {
 		t.Fatal(err)
 	}
-	n := &i.(*small).conn
+	m.comeBack(i)
+	m.call() // the first message
+}
+
+// Messages of old connections, sent before the peer reads that the link was lost, reach no later connection.
+func TestPeerThatCameBackSendsNothingOfOldConnections(t *testing.T) {
+	for _, track := range []driver.Track{driver.Small, driver.Large} {
+		t.Run(track.String(), func(t *testing.T) {
+			m, i := newFakePeer(t, track, testSecret)
+			m.shake(testSecret)
+			if err := connected(i); err != nil {
+				t.Fatal(err)
+			}
+			first := m.theirs.tags
+			m.comeBack(i)
+			old := append(make([]byte, dataHead), "old"...) // the first message of a connection
+			for k := range tagsOf(track, int(m.theirs.receives)) {
+				m.send(first+uint16(k), old)
+				m.send(first+uint16(k), old) // the NIC keeps both
+			}
+			for round := range 2 { // in the second round the tags are the first again
+				i = m.call()
+				m.mine.number++
+				m.shake(testSecret)
+				if err := connected(i); err != nil {
+					t.Fatal(err)
+				}
+				if again := m.theirs.tags == first; again != (round == 1) {
+					t.Errorf("round %d: tags from %d on, those of the old connection were from %d on", round, m.theirs.tags, first)
+				}
+				p := &driver.Packet{IOV: [][]byte{make([]byte, 64)}}
+				if err := i.RecvPost(p); err != nil {
+					t.Fatal(err)
+				}
+				tag, text := m.theirs.tags, append(make([]byte, dataHead), "new"...)
+				if track == driver.Large {
+					tag, text = transferTag(tag, int(p.Driver.Slot), 1), text[dataHead:]
+				} else {
+					putHead(text, uint32(m.mine.receives), 0)
+				}
+				m.send(tag, text)
+				ctx, cancel := context.WithTimeout(context.Background(), maxWait)
+				defer cancel()
+				if err := i.(driver.RecvWaiter).RecvWait(ctx, p); err != nil || string(p.IOV[0][:p.N]) != "new" {
+					t.Errorf("INTEGRITY: round %d: received %q, error %v", round, p.IOV[0][:p.N], err)
+				}
+				m.eventually("the tags are clean", func() bool {
+					m.victim.Mu.Lock()
+					defer m.victim.Mu.Unlock()
+					return len(m.victim.peers[m.incarnation].tags.unclean) == 0
+				})
+			}
+		})
+	}
+}
+
+// A send of an old connection that this side has posted after the link has come back, before it knew that it was lost,
+// is cancelled before its memory is free.
+func TestSendToPeerThatCameBackIsCancelled(t *testing.T) {
+	m, i := newFakePeer(t, driver.Large, testSecret)
+	m.shake(testSecret)
+	if err := connected(i); err != nil {
+		t.Fatal(err)
+	}
+	m.victim.Mu.Lock() // the background goroutine waits
 	if err := m.p.Deregister(); err != nil {
 		t.Fatal(err)
 	}
-	m.eventually("the connection breaks", func() bool { return n.State() == kit.StateBroken })
-	m.register(fakePeerIncarnation, driver.Small)
-	if err := i.Disconnect(); err != nil {
+	m.register()
+	var b [rdvBytes]byte
+	rdv := rdvData{token: m.mine.token, length: 32 << 20, gen: 1, slot: 0, tag: transferTag(m.mine.tags, 0, 1)}
+	rdv.encode(&b)
+	p := &driver.Packet{IOV: [][]byte{make([]byte, rdv.length)}, RdvData: b[:]}
+	err := i.SendPost(p)
+	m.victim.Mu.Unlock()
+	if err != nil {
 		t.Fatal(err)
 	}
-	m.eventually("the old peer is forgotten", func() bool {
-		m.victim.Mu.Lock()
-		defer m.victim.Mu.Unlock()
-		return len(m.victim.peers) == 0
-	})
-	if _, err := m.victim.Self().Connect(m.url); err != nil {
+	m.isForgotten(i)
+	if done, err := i.SendPoll(p); !done || !errors.Is(err, driver.ErrBroken) && !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("send: done %v, error %v", done, err)
+	}
+	if err := m.p.ReceiveShort(0, m.peer, rdv.tag, 64); err != nil {
 		t.Fatal(err)
 	}
-	m.receiveControl(kindCall)
+	if err := m.p.CancelReceive(0); err != nil {
+		t.Fatal(err)
+	}
+	_ = m.p.Kick()
+	m.eventually("the receive ends", func() bool { s, _ := m.p.ReceiveDoorbell(0); return s != nic.Pending })
+	if s, n := m.p.ReceiveDoorbell(0); s != nic.Canceled {
+		t.Errorf("the peer's receive: got %v with %d bytes, want %v", s, n, nic.Canceled)
+	}
 }
 
 // TestStrangeControlMessagesAreHarmless sends well-formed control messages at random, on both tracks, and then closes.
@@ -683,7 +789,7 @@ func (m *fakePeer) eventually(what string, f func() bool) {
 	m.t.Helper()
 	for end := time.After(maxWait); !f(); {
 		select {
-		case <-m.victim.progress:
+		case <-time.After(time.Millisecond):
 		case <-end:
 			m.t.Fatalf("%s: not within %v", what, maxWait)
 		}

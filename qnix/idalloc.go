@@ -2,6 +2,8 @@
 
 package qnix
 
+import "slices"
+
 // idAllocator allocates ranges of consecutive numbers of contexts or tags.
 type idAllocator struct {
 	free []idRange // in order, with gaps between them
@@ -22,7 +24,7 @@ func (s *idAllocator) take(n int) (at int, ok bool) {
 		at = f.at
 		f.at, f.n, s.left = f.at+n, f.n-n, s.left-n
 		if f.n == 0 {
-			s.free = append(s.free[:k], s.free[k+1:]...)
+			s.free = slices.Delete(s.free, k, k+1)
 		}
 		return at, true
 	}
@@ -36,15 +38,13 @@ func (s *idAllocator) put(at, n int) {
 		k++
 	}
 	s.left += n
-	s.free = append(s.free, idRange{})
-	copy(s.free[k+1:], s.free[k:])
-	s.free[k] = idRange{at, n}
+	s.free = slices.Insert(s.free, k, idRange{at, n})
 	if k+1 < len(s.free) && at+n == s.free[k+1].at {
 		s.free[k].n += s.free[k+1].n
-		s.free = append(s.free[:k+1], s.free[k+2:]...)
+		s.free = slices.Delete(s.free, k+1, k+2)
 	}
 	if k > 0 && s.free[k-1].at+s.free[k-1].n == at {
 		s.free[k-1].n += s.free[k].n
-		s.free = append(s.free[:k], s.free[k+1:]...)
+		s.free = slices.Delete(s.free, k, k+1)
 	}
 }

@@ -169,8 +169,9 @@ func (l *large) quiesce() bool {
 	return quiet
 }
 
-// ended implements track. No connection retires before all of its sends have rung.
-func (l *large) ended() bool { return true }
+// ended implements track. A connection to a peer that is gone may have sends left: the link may have come back before
+// they were posted.
+func (l *large) ended() bool { return l.quiesce() }
 
 // cancelSend asks the NIC to cancel a send, once. The caller holds revocation.mu, or is the owner.
 func (l *large) cancelSend(k int) {

@@ -4,6 +4,7 @@ package qnix
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/internal/kit"
@@ -18,7 +19,8 @@ import (
 //
 // Each side sends both. It sends leave when its program has disconnected, or when all messages of a peer that left have
 // arrived. A connection is retired when both sides have sent both and the program has closed it. It is also retired
-// when the peer's process is gone, because then nothing more can arrive, and when it was never established.
+// when it was never established, and when the peer's process is gone. If only the link was lost, and comes back, messages
+// may still arrive, which the NIC keeps. tags.go describes what happens to their tags.
 
 // progressLeave takes the next step to end a connection, if one is possible. The caller holds ctx.Mu.
 func (n *conn) progressLeave() {
@@ -34,7 +36,7 @@ func (n *conn) progressLeave() {
 			n.retire()
 		}
 	case p.gone != nil:
-		if n.closed && !n.isFenced() {
+		if n.closed && !slices.Contains(p.fenced, n) {
 			p.fenced = append(p.fenced, n)
 			n.ctx.workList.addPeer(p)
 			n.ctx.wakeBackground()
@@ -48,15 +50,6 @@ func (n *conn) progressLeave() {
 	case n.stage == stageRefused && n.closed:
 		n.retire()
 	}
-}
-
-func (n *conn) isFenced() bool {
-	for _, x := range n.peer.fenced {
-		if x == n {
-			return true
-		}
-	}
-	return false
 }
 
 // hasAll reports whether everything that the peer has sent has arrived.
@@ -134,16 +127,24 @@ func (n *conn) releaseResources() {
 	c.own(n, nil)
 	n.api.settled()
 	c.giveBack(n.sends, n.receives)
-	tags := &c.selfTags
-	if n.peer != nil {
-		tags = &n.peer.tags
-		delete(n.peer.conns, n.call.number)
-	}
-	tags.put(int(n.call.tags), tagsOf(c.Props.Track, int(n.call.receives)))
 	delete(c.all, n)
-	if n.peer != nil && n.peer.gone != nil {
-		c.workList.addPeer(n.peer) // the background goroutine may remove it now
+	tags := idRange{int(n.call.tags), tagsOf(c.Props.Track, int(n.call.receives))}
+	p := n.peer
+	if p == nil {
+		c.selfTags.put(tags.at, tags.n)
+		return
 	}
+	delete(p.conns, n.call.number)
+	if p.gone == nil {
+		p.tags.put(tags.at, tags.n)
+		return
+	}
+	if n.stage == stageUp || n.stage == stageJoined {
+		p.tags.unclean = append(p.tags.unclean, tags)
+	} else {
+		p.tags.put(tags.at, tags.n)
+	}
+	c.workList.addPeer(p) // the background goroutine may remove it now
 }
 
 // releaseRetired releases the connections that have retired.

@@ -5,6 +5,7 @@ package qnix
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/internal/kit"
@@ -26,8 +27,9 @@ type peer struct {
 	ctx           *process
 	incarnation   uint64
 	name          nic.Name
-	send, receive int // contexts
-	tags          idAllocator
+	send, receive int // contexts for control messages
+	tags          peerTags
+	cleaner       cleaner
 	conns         map[uint32]*conn // by this side's call
 	mine          []*conn          // calls of this side that are not joined, oldest first
 	theirs        []call           // calls of the peer that are not joined
@@ -46,21 +48,33 @@ func (c *process) peerOf(incarnation uint64) (*peer, error) {
 	}
 	p := &peer{
 		ctx: c, incarnation: incarnation, name: processName(incarnation, c.Props.Track),
-		tags: newIDAllocator(controlTag+1, maxTags-controlTag-1), conns: make(map[uint32]*conn), rearm: true,
+		conns: make(map[uint32]*conn), rearm: true,
 	}
 	var ok1, ok2 bool
 	p.send, ok1 = c.sends.take(1)
-	p.receive, ok2 = c.receives.take(1)
+	p.receive, ok2 = c.receives.take(2)
 	if !ok1 || !ok2 {
-		c.giveBack(idRange{p.send, btoi(ok1)}, idRange{p.receive, btoi(ok2)})
+		c.giveBack(idRange{p.send, btoi(ok1)}, idRange{p.receive, 2 * btoi(ok2)})
 		return nil, c.noContexts()
 	}
-	c.doorbells.mustLock()
-	c.doorbells.sends[p.send], c.doorbells.receives[p.receive] = ref{peer: p}, ref{peer: p}
-	c.doorbells.unlock()
+	p.cleaner.receive = p.receive + 1
+	p.refer(ref{peer: p})
 	c.peers[incarnation] = p
+	p.tags, ok1 = c.lost[incarnation]
+	if !ok1 {
+		p.tags.idAllocator = newIDAllocator(controlTag+1, maxTags-controlTag-1)
+	}
+	delete(c.lost, incarnation)
 	p.receiveControl()
 	return p, nil
+}
+
+// refer assigns the peer's contexts to r.
+func (p *peer) refer(r ref) {
+	b := &p.ctx.doorbells
+	b.mustLock()
+	defer b.unlock()
+	b.sends[p.send], b.receives[p.receive], b.receives[p.cleaner.receive] = r, r, r
 }
 
 func btoi(b bool) int {
@@ -116,6 +130,7 @@ func (p *peer) step() {
 		p.died(c.doorbellError(s))
 		c.proc.FreeSend(p.send)
 	}
+	p.clean()
 	if p.gone == nil {
 		p.flush()
 		return
@@ -132,7 +147,7 @@ func (p *peer) step() {
 		}
 		return
 	}
-	if r, _ := c.proc.ReceiveDoorbell(p.receive); len(p.conns) == 0 && r != nic.Pending {
+	if r, _ := c.proc.ReceiveDoorbell(p.receive); len(p.conns) == 0 && r != nic.Pending && !p.cleaner.posted {
 		p.forget()
 	}
 }
@@ -165,7 +180,7 @@ func (p *peer) died(err error) {
 	if p.gone != nil {
 		return
 	}
-	p.gone, p.out, p.sending, p.mine, p.theirs = err, nil, false, nil, nil
+	p.gone, p.out, p.sending, p.mine, p.theirs, p.cleaner.begun = err, nil, false, nil, nil, false
 	for _, n := range p.conns {
 		n.Fail(err)
 		if n.closed {
@@ -181,10 +196,11 @@ func (p *peer) forget() {
 		return
 	}
 	delete(c.peers, p.incarnation)
-	c.doorbells.mustLock()
-	c.doorbells.sends[p.send], c.doorbells.receives[p.receive] = ref{}, ref{}
-	c.doorbells.unlock()
-	c.giveBack(idRange{p.send, 1}, idRange{p.receive, 1})
+	if len(p.tags.unclean) > 0 {
+		c.lost[p.incarnation] = p.tags
+	}
+	p.refer(ref{})
+	c.giveBack(idRange{p.send, 1}, idRange{p.receive, 2})
 }
 
 // misbehaved breaks all connections to the peer, because the control channel cannot be trusted any more.
@@ -277,11 +293,8 @@ func (p *peer) join() {
 // meanwhile, the peer joins its call to another. A call from before the link was lost may have waited at the peer's NIC:
 // this side has forgotten it, and withdraws it now.
 func (p *peer) joined(n *conn, m *control) {
-	k := 0
-	for k < len(p.theirs) && p.theirs[k].number != m.mine {
-		k++
-	}
-	if p.dials() || k == len(p.theirs) {
+	k := p.waiting(m.mine)
+	if p.dials() || k < 0 {
 		p.ctx.bad.Add(1)
 		return
 	}
@@ -293,7 +306,7 @@ func (p *peer) joined(n *conn, m *control) {
 		return
 	}
 	theirs := p.theirs[k]
-	p.theirs = append(p.theirs[:k], p.theirs[k+1:]...)
+	p.theirs = slices.Delete(p.theirs, k, k+1)
 	p.unlist(n)
 	n.theirs = theirs
 	signed := proven(&n.theirs, &n.call)
@@ -302,7 +315,7 @@ func (p *peer) joined(n *conn, m *control) {
 		n.refused(refusedSecret)
 		return
 	}
-	n.stage = stageUp
+	n.stage, p.cleaner.begun = stageUp, true
 	n.api.prepare()
 	n.Resolve(kit.StateUp, nil)
 	mac := p.ctx.key.MAC(listenerProof, signed...)
@@ -311,21 +324,19 @@ func (p *peer) joined(n *conn, m *control) {
 
 // unlist removes a call from those that wait.
 func (p *peer) unlist(n *conn) {
-	for k := range p.mine {
-		if p.mine[k] == n {
-			p.mine = append(p.mine[:k], p.mine[k+1:]...)
-			return
-		}
-	}
+	p.mine = slices.DeleteFunc(p.mine, func(x *conn) bool { return x == n })
+}
+
+// waiting returns the place of a call of the peer that waits, or -1.
+func (p *peer) waiting(number uint32) int {
+	return slices.IndexFunc(p.theirs, func(c call) bool { return c.number == number })
 }
 
 // withdrawn handles the message that the peer has given up a call.
 func (p *peer) withdrawn(number uint32) {
-	for k := range p.theirs {
-		if p.theirs[k].number == number {
-			p.theirs = append(p.theirs[:k], p.theirs[k+1:]...)
-			return
-		}
+	if k := p.waiting(number); k >= 0 {
+		p.theirs = slices.Delete(p.theirs, k, k+1)
+		return
 	}
 	for _, n := range p.conns {
 		if n.stage != stageJoined || n.theirs.number != number {
@@ -340,7 +351,7 @@ func (p *peer) withdrawn(number uint32) {
 		for k < len(p.mine) && p.mine[k].call.number < n.call.number {
 			k++
 		}
-		p.mine = append(p.mine[:k], append([]*conn{n}, p.mine[k:]...)...)
+		p.mine = slices.Insert(p.mine, k, n)
 		p.join()
 		return
 	}
@@ -357,7 +368,7 @@ func (n *conn) welcomed(m *control) {
 		n.refused(refusedSecret)
 		return
 	}
-	n.stage = stageUp
+	n.stage, n.peer.cleaner.begun = stageUp, true
 	if !n.closed {
 		n.Resolve(kit.StateUp, nil)
 	}
