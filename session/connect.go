@@ -179,7 +179,7 @@ func (g *Gate) dialLinks(ctx context.Context, number uint64) (links []*link, why
 			return links, why, err
 		}
 	}
-	if s.requestSockets != nil && g.foreign == nil && g.rank != s.rank && !requestedByDriver(links) {
+	if s.requestSockets != nil && g.rank != s.rank && !requestedByDriver(links) {
 		requesting, stop := context.WithCancel(ctx)
 		defer stop()
 		s.tasks.Go(func() { s.requestConnection(requesting, theirs, number) })
@@ -314,8 +314,9 @@ func (l *link) checkHello(h *header.Header, b []byte) error {
 // a common driver that reaches the other (see Config.AllDrivers). Connect blocks until the gate is connected or ctx
 // ends. It fails with driver.ErrAuth if the card was changed or belongs to a session with another secret, with
 // driver.ErrVersion if it is of another version, with the error of a gate that broke or was closed meanwhile, or with
-// that of ctx. The gate's rank is -1; its messages are received through the gate or with any source. Config.OnError and
-// OnClosed report when the peer has gone. Gate.Forget removes the gate.
+// that of ctx. The gate's rank is -1; its messages are received through the gate or with any source. After Disconnect or a
+// pause, the next message of either side connects both again. Config.OnError and OnClosed report when the peer has gone.
+// Gate.Forget removes the gate.
 func (s *Session) Connect(ctx context.Context, businessCard []byte) (*Gate, error) {
 	c, err := parseCard(businessCard, s.key)
 	if err != nil {
@@ -356,24 +357,31 @@ func (s *Session) answerer() {
 	}
 }
 
-// answer connects to the peer with that incarnation if its rank's card confirms the incarnation. A forged incarnation
-// costs a lookup. The peer was named when as connections had been begun here: a later one to the same peer has
-// answered it, and may have been closed since.
+// answer connects to the peer with that incarnation. If it is a rank of this job, the rank's card confirms the
+// incarnation: a forged one costs a lookup. The peer was named when as connections had been begun here: a later one to
+// the same peer has answered it, and may have been closed since.
 func (s *Session) answer(incarnation, as uint64) {
-	rank := driver.RankOf(incarnation)
-	if rank >= s.size || s.card.knows(incarnation) {
+	if s.card.knows(incarnation) {
 		return
 	}
-	s.answerRank(rank, func(g *Gate) bool { return g.dialing.lastBegun <= as }, func(c *card) bool { return c.knows(incarnation) })
+	s.answerPeer(driver.RankOf(incarnation), func(g *Gate) bool { return g.dialing.lastBegun <= as }, func(c *card) bool { return c.knows(incarnation) })
 }
 
-// answerRank connects to a rank if it still wants that, and its card is what it
-// should be.
-func (s *Session) answerRank(rank int, wanted func(*Gate) bool, is func(*card) bool) {
+// answerPeer connects to a peer, that of another session whose card is the right one, or a rank of this job, if it still
+// wants that.
+func (s *Session) answerPeer(rank int, wanted func(*Gate) bool, is func(*card) bool) {
 	idle := func(g *Gate) bool {
 		return !s.closed && !s.closing && !s.quiesced && g.state == gateIdle && wanted(g)
 	}
 	s.mu.lock()
+	others := s.gates[s.size:]
+	if i := slices.IndexFunc(others, func(g *Gate) bool { return g != nil && is(g.foreign) }); i >= 0 || rank >= s.size {
+		if i >= 0 && idle(others[i]) {
+			others[i].connect()
+		}
+		s.leave()
+		return
+	}
 	g := s.gates[rank]
 	if g == nil {
 		g = s.newGate(rank) // not among the gates before the card confirms that the rank has asked

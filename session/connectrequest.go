@@ -175,7 +175,7 @@ func (b *requestSockets) send(msg []byte, card *card) {
 	}
 }
 
-// requestConnection sends connect requests to a rank until ctx ends.
+// requestConnection sends connect requests to a peer until ctx ends.
 func (s *Session) requestConnection(ctx context.Context, theirs *card, dial uint64) {
 	k := connectRequest{rank: uint32(s.rank), from: s.card.incarnation, to: theirs.incarnation, dial: dial}
 	msg := k.append(nil, s.key)
@@ -214,10 +214,10 @@ func receiveOne(c net.PacketConn, b []byte) (n int, err error) {
 	return n, err
 }
 
-// requested handles a datagram: it connects to the sender if that is a rank of this job and still wants a connection.
+// requested handles a datagram: it connects to the sender if that is a known peer and still wants a connection.
 func (s *Session) requested(b []byte) {
 	var k connectRequest
-	if k.parse(b, s.key) == nil && k.to == s.card.incarnation && int(k.rank) < s.size {
-		s.answerRank(int(k.rank), func(g *Gate) bool { return k.dial > g.dialing.byPeer }, func(c *card) bool { return c.incarnation == k.from })
+	if k.parse(b, s.key) == nil && k.to == s.card.incarnation {
+		s.answerPeer(int(k.rank), func(g *Gate) bool { return k.dial > g.dialing.byPeer }, func(c *card) bool { return c.incarnation == k.from })
 	}
 }

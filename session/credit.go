@@ -31,7 +31,8 @@ type gateCredit struct {
 func (g *Gate) beginCredit(packet int) {
 	g.credit.send, g.credit.unasked, g.credit.grantDue = credit.Sender{}, 0, false
 	g.s.credit.pool.Peers = len(g.s.gates) - 1 // all but this process
-	g.credit.receive.Begin(&g.s.credit.pool, packet)
+	_, short := g.credit.receive.Begin(&g.s.credit.pool, packet)
+	g.lacksCredit(short)
 }
 
 // endCredit ends the credit of a connection. What is stored stays reserved.
@@ -107,18 +108,30 @@ func (l *link) hadCredit() bool {
 	return true
 }
 
-// renew grants the peer more credit if it has used most of it, as far as there is memory.
+// renew grants the peer more credit if it has used most of it.
 func (g *Gate) renew() {
-	if !g.credit.receive.Low() {
+	g.s.renewShort() // which have waited for longer
+	if g.credit.receive.Low() {
+		g.extend()
+	} else {
 		g.credit.blockage.on = false
-		return
 	}
-	s := g.s
-	more, short := g.credit.receive.Extend(&s.credit.pool)
+}
+
+// extend grants the peer more credit, as far as there is memory.
+func (g *Gate) extend() {
+	more, short := g.credit.receive.Extend(&g.s.credit.pool)
 	if more && !g.close.sent.bye { // after Bye the peer sends nothing, and may be disconnected
 		g.credit.grantDue = true
 		g.markBusy()
 	}
+	g.lacksCredit(short)
+}
+
+// lacksCredit notes whether the peer may be unable to send: until others leave memory for it, if short is true, or until
+// the program receives what is stored.
+func (g *Gate) lacksCredit(short bool) {
+	s := g.s
 	if short && !g.credit.short {
 		g.credit.short = true
 		s.credit.short = append(s.credit.short, g)
@@ -137,7 +150,7 @@ func (s *Session) renewShort() {
 		g := s.credit.short[0]
 		s.credit.short = append(s.credit.short[:0], s.credit.short[1:]...)
 		if g.credit.short = false; g.credit.receive.Low() {
-			if g.renew(); g.credit.short {
+			if g.extend(); g.credit.short {
 				return
 			}
 		}

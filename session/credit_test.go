@@ -120,6 +120,42 @@ func TestLongMessagesPassThoseWithoutCredit(t *testing.T) {
 	}
 }
 
+// A peer that connects while others have taken all memory gets credit as soon as the program receives their messages.
+func TestPeerThatConnectsLateGetsFreedMemory(t *testing.T) {
+	s := joinAll(t, 4, smallBudget)
+	ctx := deadline(t)
+	late := s[3].Gate(0)
+	if err := late.Send(ctx, 3, nil); err != nil { // it stays stored: without that, a peer always has credit for a packet
+		t.Fatal(err)
+	}
+	if _, err := s[0].Probe(ctx, session.Tag(3)); err != nil {
+		t.Fatal(err)
+	}
+	late.Disconnect()
+	eventually(t, "disconnected", func() bool { return s[0].Gate(3).Path() == "idle" && late.Path() == "idle" })
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for k := 1; k < 3; k++ {
+		wg.Go(func() {
+			if err := (series{s[k], 0, beyondCredit}).send(ctx); err != nil {
+				t.Errorf("rank %d: %v", k, err)
+			}
+		})
+	}
+	eventually(t, "the memory is used up", func() bool { s[0].Progress(); return s[0].Stats().Stalls >= 2 })
+	sent := make(chan error, 1)
+	go func() { sent <- late.Send(ctx, 2, pattern(300, 1)) }() // more than is copied: the send waits
+	eventually(t, "connected again", func() bool { s[0].Progress(); return s[0].Stats().Connects == 4 })
+	series{s[0], 1, beyondCredit}.receive(t, ctx)
+	if n, err := s[0].Gate(3).Recv(ctx, 2, make([]byte, 300)); err != nil || n != 300 {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	if err := <-sent; err != nil {
+		t.Error(err)
+	}
+	series{s[0], 2, beyondCredit}.receive(t, ctx)
+}
+
 // A context ends the wait for credit. The message was not sent then, and all others arrive.
 func TestContextEndsTheWaitForCredit(t *testing.T) {
 	s := joinAll(t, 2, smallBudget)

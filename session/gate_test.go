@@ -165,32 +165,54 @@ func TestCrossingDisconnectsLoseNothing(t *testing.T) {
 	wg.Wait()
 }
 
+// Sessions that connect by their cards connect again by themselves: it takes a message of one side.
 func TestSessionsConnectByCard(t *testing.T) {
-	a, b := joinAll(t, 1, nil)[0], joinAll(t, 1, nil)[0]
-	ctx := deadline(t)
-	var wg sync.WaitGroup
-	var ga, gb *session.Gate
-	wg.Go(func() {
-		var err error
-		if ga, err = a.Connect(ctx, b.Card()); err != nil {
-			t.Error(err)
-		}
-	})
-	var err error
-	if gb, err = b.Connect(ctx, a.Card()); err != nil {
-		t.Fatal(err)
-	}
-	wg.Wait()
-	if ga.Rank() != -1 {
-		t.Errorf("rank %d", ga.Rank())
-	}
-	go func() { _ = ga.Send(ctx, 4, []byte("from afar")) }()
-	buf := make([]byte, 20)
-	if n, err := gb.Recv(ctx, 4, buf); err != nil || string(buf[:n]) != "from afar" {
-		t.Fatalf("%q, %v", buf[:n], err)
-	}
-	if _, err := a.Connect(ctx, []byte("no card")); !errors.Is(err, session.ErrInvalid) {
-		t.Errorf("no card: %v", err)
+	for _, w := range ways {
+		t.Run(w.name, func(t *testing.T) {
+			rails := w.rails(t)
+			var s [2]*session.Session
+			for k := range s {
+				s[k] = joinAll(t, 1, func(_ int, c *session.Config) { c.Rails = rails[k] })[0]
+			}
+			ctx := deadline(t)
+			var g [2]*session.Gate
+			var wg sync.WaitGroup
+			for k := range g {
+				wg.Go(func() {
+					var err error
+					if g[k], err = s[k].Connect(ctx, s[1-k].Card()); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			if t.Failed() {
+				return
+			}
+			if g[0].Rank() != -1 {
+				t.Errorf("rank %d", g[0].Rank())
+			}
+			for round := range 3 {
+				k := round % 2
+				wg.Go(func() {
+					if err := g[k].Send(ctx, 4, []byte("from afar")); err != nil {
+						t.Error(err)
+					}
+				})
+				buf := make([]byte, 20)
+				if n, err := g[1-k].Recv(ctx, 4, buf); err != nil || string(buf[:n]) != "from afar" {
+					t.Fatalf("session %d sends: %q, %v", k, buf[:n], err)
+				}
+				wg.Wait()
+				eventually(t, "disconnected", func() bool {
+					g[k].Disconnect() // again, if a late connect request was answered meanwhile
+					return g[0].Path() == "idle" && g[1].Path() == "idle"
+				})
+			}
+			if _, err := s[0].Connect(ctx, []byte("no card")); !errors.Is(err, session.ErrInvalid) {
+				t.Errorf("no card: %v", err)
+			}
+		})
 	}
 }
 

@@ -43,13 +43,13 @@ type postponed struct {
 // has not matched stay registered. Requests stay as they are. Operations that begin meanwhile wait until Resume, and so
 // do those of peers. Usually all ranks call Quiesce at the same time; a single rank may. It blocks until the session is
 // quiet, making progress, or until ctx ends: then the session continues as before and the error is that of ctx. On a
-// session that is already quiet it fails with ErrInvalid, and with ErrCanceled if another goroutine calls Resume or Close
+// session that is already quiet, or that Close has begun to close, it fails with ErrInvalid, and with ErrCanceled if another goroutine calls Resume or Close
 // meanwhile.
 func (s *Session) Quiesce(ctx context.Context) error {
 	s.mu.lock()
-	if s.closed || s.quiesced {
+	if s.closing || s.closed || s.quiesced {
 		s.leave()
-		return &Error{Peer: -1, Op: "quiesce", Err: fmt.Errorf("%w: session is closed or already quiesced", ErrInvalid)}
+		return &Error{Peer: -1, Op: "quiesce", Err: fmt.Errorf("%w: session is closed, closing or already quiesced", ErrInvalid)}
 	}
 	s.quiesced = true
 	era := s.era

@@ -309,6 +309,69 @@ func TestPauseWinsOverUnsentLeave(t *testing.T) {
 	eventually(t, "the Disconnect takes effect", func() bool { return s[0].Gate(1).Path() == "idle" })
 }
 
+// A long active message that comes when the receiver has begun to pause is handled after the pause. MaxMessage does not
+// limit it, then neither.
+func TestActiveMessageOutlastsThePause(t *testing.T) {
+	const n = 2 << 20
+	s := joinAll(t, 2, func(_ int, c *session.Config) { c.MaxMessage = n / 2 })
+	connectPair(t, s)
+	ctx := deadline(t)
+	var handled atomic.Int32
+	s[1].Handle(1, func(_ *session.Gate, a *session.Active) { handled.Add(1) })
+	for round := range int32(20) {
+		paused := make(chan error, 1)
+		go func() { paused <- s[1].Quiesce(ctx) }()
+		r, err := s[0].Gate(1).AM(1, nil, pattern(n, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for begin := time.Now(); time.Since(begin) < time.Duration(round)*100*time.Microsecond; {
+			s[0].Progress() // the request may leave before the peer begins to pause, or reach it in the middle
+		}
+		if err := <-paused; err != nil {
+			t.Fatal(err)
+		}
+		if err := s[1].Resume(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Wait(ctx); err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		eventually(t, "the message is handled", func() bool { return handled.Load() == round+1 })
+	}
+}
+
+// Quiesce does not interrupt Close, which delivers what was sent.
+func TestQuiesceDoesNotInterruptClose(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	connectPair(t, s)
+	ctx := deadline(t)
+	sent := pattern(1<<20, 1)
+	r, err := s[0].Gate(1).Isend(1, sent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- s[0].Close(ctx) }()
+	eventually(t, "Quiesce is refused", func() bool {
+		err := s[0].Quiesce(ctx)
+		if err == nil { // Close has not begun yet
+			_ = s[0].Resume()
+		}
+		return errors.Is(err, session.ErrInvalid)
+	})
+	got := make([]byte, len(sent))
+	if _, err := s[1].Gate(0).Recv(ctx, 1, got); err != nil || !bytes.Equal(got, sent) {
+		t.Errorf("the message that was sent before: %v", err)
+	}
+	if _, err := r.Wait(ctx); err != nil {
+		t.Errorf("its send: %v", err)
+	}
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+}
+
 // A message that a program sends after Quiesce is delivered when it closes the session without Resume.
 func TestCloseDeliversWhatWasSentDuringAPause(t *testing.T) {
 	s := joinAll(t, 2, nil)

@@ -236,6 +236,9 @@ func (l *link) handle(b []byte) bool {
 			if r := s.table.Arrive(g.index, tag); r != nil {
 				s.stats.Received++
 				s.deliver(r.User.(*Request), g, tag, nil, b[header.Size:])
+				if len(s.credit.short) > 0 { // the memory is free for them
+					s.renewShort()
+				}
 				return true
 			}
 		}

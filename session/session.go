@@ -179,7 +179,7 @@ func (s *Session) publish(ctx context.Context) error {
 		s.card.rails = append(s.card.rails, r)
 	}
 	for _, n := range s.nics {
-		if _, ok := n.small.(driver.ConnectRequestReceiver); !ok && s.size > 1 && s.requestSockets == nil {
+		if _, ok := n.small.(driver.ConnectRequestReceiver); !ok && s.requestSockets == nil {
 			s.requestSockets, s.card.addresses = listenForRequests(s.card.incarnation)
 		}
 	}

@@ -105,7 +105,6 @@ func (s *Session) freeUnexpected(u *unexpected) {
 	}
 	g.credit.receive.Release(&s.credit.pool, cost)
 	g.renew()
-	s.renewShort()
 }
 
 // poolShare limits the pooled memory: one part in poolShare of the budget.
@@ -199,7 +198,7 @@ func (g *Gate) withdrawUnexpected(u *unexpected) {
 // parse reads the RTS. It was checked on arrival, but then copied from memory that the peer may write.
 func (u *unexpected) parse(req *header.Request) error {
 	err := req.Parse(u.h.Body(u.buf))
-	if err == nil && req.Total > uint64(u.g.s.cfg.MaxMessage) {
+	if err == nil && u.h.Flags&flagActive == 0 && req.Total > uint64(u.g.s.cfg.MaxMessage) {
 		err = header.ErrMalformed
 	}
 	return err

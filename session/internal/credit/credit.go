@@ -113,10 +113,11 @@ type Receiver struct {
 	keptBytes, kept int // stored messages, also of earlier connections
 }
 
-// Begin begins a connection whose longest packet has that many bytes, and grants its first credit.
-func (r *Receiver) Begin(p *Pool, packet int) {
+// Begin begins a connection whose longest packet has that many bytes. It grants the first credit and returns what Extend
+// does.
+func (r *Receiver) Begin(p *Pool, packet int) (more, poolShort bool) {
 	r.packet = Cost(packet)
-	r.Extend(p)
+	return r.Extend(p)
 }
 
 // End ends a connection. What is stored stays reserved.
