@@ -35,7 +35,7 @@
 // On the small track a message of up to 56 bytes crosses in one cache line of a ring; a longer one, in the ring's data
 // area. [driver.Instance].Path returns "ring".
 //
-// On the large track each end copies pieces (32 to 512 KiB) from its side of the
+// On the large track each end copies pieces (16 to 512 KiB) from its side of the
 // message until they meet, in the best way that it has to reach the other's buffer:
 //
 //   - arena: the buffer lies in a [driver.Arena], which this end has mapped;

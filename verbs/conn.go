@@ -116,7 +116,7 @@ func (n *conn) endpointChanged() {
 	}
 }
 
-// lost is called when the peer's process has died or has closed. Completions of its earlier messages may not be in the
+// lost is called when the peer's process has died or has closed, or cannot be reached. Completions of its earlier messages may not be in the
 // completion queue yet.
 func (n *conn) lost() {
 	n.Resolve(kit.StateUp, nil) // the connection was established, for a moment
@@ -127,7 +127,7 @@ func (n *conn) lost() {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	n.Finish(kit.StateBroken, fmt.Errorf("%w: %s: the peer's process is gone", driver.ErrBroken, n.ctx.Props.Device))
+	n.Finish(kit.StateBroken, fmt.Errorf("%w: %s: the connection manager has lost the peer: %v", driver.ErrBroken, n.ctx.Props.Device, n.end.Err()))
 }
 
 // prepare is called by the connection manager before the peer can send.

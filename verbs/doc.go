@@ -41,15 +41,16 @@
 // # One-sided access
 //
 // A context offers puts, gets, and the 64-bit additions and compare-and-swaps that the device has. Local memory outside
-// of a region is registered for the operation, except for short puts. A put is done when the peer's device has
+// of a region is registered for the operation, except for short puts and gets. A put is done when the peer's device has
 // acknowledged it. An access with a revoked key fails with [driver.ErrRemoteKey] and breaks the connection, because the
 // device puts a queue pair into the error state after an access that is not allowed.
 //
 // # Death
 //
 // The connection manager's link reports a peer's death at once. Otherwise the device reports it when it gives up
-// retransmitting: every idle connection sends a sign of life each quarter of the dead time. A peer that is stopped
-// stays connected, because its device answers for it.
+// retransmitting: every idle connection sends a sign of life each ninth of the dead time. A peer that is stopped stays
+// connected, because its device answers for it. If a link of the connection manager is cut while the peer lives, its
+// network must work again within two dead times, and from then on a peer that is stopped for longer is lost.
 //
 // # Options
 //

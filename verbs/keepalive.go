@@ -68,9 +68,9 @@ func (n *conn) ping() {
 	}
 }
 
-// probe posts a write of 0 bytes if nothing was posted on q since the last check.
+// probe posts a write of 0 bytes if nothing was posted on q since the last check. The last place is left to sendClose.
 func (n *conn) probe(q *sendQueue) {
-	if q.checked == q.next && q.room() > 0 && n.State() == kit.StateUp {
+	if q.checked == q.next && q.room() > 1 && n.State() == kit.StateUp {
 		wr, _ := q.add(requestControl, q.idle())
 		wr.Write(0, 0)
 		if err := q.post(); err != nil {

@@ -156,9 +156,10 @@ func (s *small) complete(id uint32, status ibv.WCStatus) {
 	}
 }
 
-// sendCredit sends the limit when the peer has used half of the last one.
+// sendCredit sends the limit when the peer has used half of the last one. The last place in the queue is left to
+// sendClose.
 func (s *small) sendCredit() {
-	if s.grant == s.limitSent || s.gotHead-s.limitSentAt < (s.limitSent-s.limitSentAt+1)/2 || s.sq.room() == 0 {
+	if s.grant == s.limitSent || s.gotHead-s.limitSentAt < (s.limitSent-s.limitSentAt+1)/2 || s.sq.room() <= 1 {
 		return
 	}
 	wr, _ := s.sq.add(requestControl, false)
