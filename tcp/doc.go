@@ -47,6 +47,17 @@
 // everything, at most 2 s. A context that is closed in the middle of a long message that it sends breaks the connection,
 // because the rest of the message cannot follow.
 //
+// # Options
+//
+// [driver.Hints].Options takes these options.
+//
+//	port        any; or a port, or a range as in 5000-5100: listen at the first that is free
+//	address     all of the device; or IP addresses with commas: listen at these
+//	netns       the path of a network namespace: listen and dial in it
+//	dead-time   5s: a peer that is silent for this long counts as dead
+//	encrypt     off | on: encrypt what is sent. Both ends must have the same
+//	wait        sleep | spin: what a blocking call does while nothing comes
+//
 // # Limits
 //
 // Links that wait for this side's Connect take at most a quarter of the descriptors that the process may still open,

@@ -66,7 +66,7 @@ func (k *socket) send(b []byte) error {
 
 func (k *socket) recvDatagrams(j *bench.Round, seq uint64) error {
 	b := k.in[:j.Size]
-	deadline := spinDeadline{limit: lossTimeout}
+	deadline := k.lossDeadline()
 	sp := k.spinner()
 	for i := range datagrams(len(b)) {
 		want := piece(b, i)
@@ -103,15 +103,25 @@ var (
 
 const lossTimeout = 5 * time.Second
 
-// spinDeadline ends a wait that lasts too long. It reads the clock seldom.
+// spinDeadline ends a wait that lasts too long. It reads the clock at one miss of so many.
 type spinDeadline struct {
 	limit time.Duration
+	every uint32
 	n     uint32
 	since time.Time
 }
 
+// lossDeadline ends the wait for a datagram. A miss of a blocking socket is a long sleep.
+func (k *socket) lossDeadline() spinDeadline {
+	d := spinDeadline{limit: lossTimeout, every: 4096}
+	if k.c.Blocking() {
+		d.every = 1
+	}
+	return d
+}
+
 func (d *spinDeadline) miss() error {
-	if d.n++; d.n&0xfff != 0 {
+	if d.n++; d.n%d.every != 0 {
 		return nil
 	}
 	if d.since.IsZero() {
@@ -148,14 +158,14 @@ func (k *socket) streamDatagrams(j *bench.Round) error {
 	if !j.Lead || j.Test == bench.BiBW {
 		d.in = uint64(j.N) * uint64(d.per)
 	}
-	late := spinDeadline{limit: lossTimeout}
+	late := k.lossDeadline()
 	err := k.pump(j, func() (todo int16, moved bool, err error) {
 		moved, err = d.step()
 		switch {
 		case err != nil || d.acked == d.out && d.got == d.in:
 			return 0, moved, err
 		case moved:
-			late = spinDeadline{limit: lossTimeout}
+			late = k.lossDeadline()
 			return unix.POLLIN, true, nil
 		}
 		return unix.POLLIN, false, late.miss()

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // Test is the name of a test.
@@ -42,7 +41,6 @@ const (
 	MaxIters           = 1 << 40
 	maxPeers           = 4096
 	MaxGoroutines      = 100_000
-	maxRunTime         = 24 * time.Hour
 )
 
 // Info describes a test and its needs.
