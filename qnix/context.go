@@ -156,7 +156,7 @@ func (c *process) Dial(num uint32, url string, to driver.URL) (*conn, error) {
 	var p *peer
 	tags := &c.selfTags
 	if to.Incarnation != c.Incarnation {
-		if p, err = c.peerOf(to.Incarnation); err != nil {
+		if p, err = c.peerOf(to.Incarnation, at.nic); err != nil {
 			return nil, err
 		}
 		tags = &p.tags.idAllocator

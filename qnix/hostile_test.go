@@ -82,7 +82,7 @@ func newFakePeerOf(t *testing.T, incarnation uint64, track driver.Track, secret 
 	}
 	m := &fakePeer{t: t, victim: v, peer: v.name, incarnation: incarnation, track: track}
 	m.register()
-	url := driver.URL{Driver: Name, Version: urlVersion, Incarnation: incarnation, Rest: place{nic: m.p.NIC(), track: track, home: 1}.String()}
+	url := driver.URL{Driver: Name, Version: urlVersion, Incarnation: incarnation, Rest: place{nic: m.p.NIC() + 1, track: track, home: 1}.String()}
 	m.url = url.String()
 	m.mine = call{
 		from: incarnation, to: v.Incarnation, number: 1, tags: 100, receives: 8, sends: 8, track: track, buffer: 4096, token: 7,
@@ -363,6 +363,42 @@ func TestPeerThatCameBackSendsNothingOfOldConnections(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The tags of a lost peer are kept, unless it was at the same NIC: then it cannot come back.
+func TestOnlyPeersOfOtherNICsAreKept(t *testing.T) {
+	m, i := newFakePeer(t, driver.Small, testSecret)
+	for _, tt := range []struct{ nic, kept int }{{int(m.p.NIC()) + 1, 1}, {int(m.p.NIC()), 0}} {
+		m.shake(testSecret)
+		if err := connected(i); err != nil {
+			t.Fatal(err)
+		}
+		m.comeBack(i)
+		m.victim.Mu.Lock()
+		kept := len(m.victim.lost)
+		m.victim.Mu.Unlock()
+		if kept != tt.kept {
+			t.Errorf("NIC %d: the tags of %d peers are kept, want %d", tt.nic, kept, tt.kept)
+		}
+		url := driver.URL{Driver: Name, Version: urlVersion, Incarnation: m.incarnation, Rest: place{nic: m.p.NIC(), home: 1}.String()}
+		m.url = url.String()
+		i = m.call()
+		m.mine.number++
+	}
+}
+
+// A peer that is gone is forgotten, also if the link has come back before a control receive was posted, which nothing
+// ends then.
+func TestPeerWithAPostedReceiveIsForgotten(t *testing.T) {
+	m, i := newFakePeer(t, driver.Small, testSecret)
+	m.shake(testSecret)
+	if err := connected(i); err != nil {
+		t.Fatal(err)
+	}
+	m.victim.Mu.Lock()
+	m.victim.peers[m.incarnation].died(driver.ErrBroken)
+	m.victim.Mu.Unlock()
+	m.isForgotten(i)
 }
 
 // A send of an old connection that this side has posted after the link has come back, before it knew that it was lost,

@@ -26,6 +26,7 @@ const maxWaiting = 1 << 16
 type peer struct {
 	ctx           *process
 	incarnation   uint64
+	near          bool // at the same NIC: it cannot come back once it is gone
 	name          nic.Name
 	send, receive int // contexts for control messages
 	tags          peerTags
@@ -39,16 +40,17 @@ type peer struct {
 	fenced        []*conn          // connections that retire when the NIC has read all commands so far
 	fencing       int              // how many of them precede the fence that was posted
 	rearm         bool             // the receive must be posted
+	stopped       bool             // its cancel was posted after the peer was gone
 }
 
-// peerOf returns the peer, which it makes if necessary. The caller holds mu.
-func (c *process) peerOf(incarnation uint64) (*peer, error) {
+// peerOf returns the peer at the NIC with number at. It makes the peer if necessary. The caller holds mu.
+func (c *process) peerOf(incarnation uint64, at uint16) (*peer, error) {
 	if p := c.peers[incarnation]; p != nil {
 		return p, nil
 	}
 	p := &peer{
 		ctx: c, incarnation: incarnation, name: processName(incarnation, c.Props.Track),
-		conns: make(map[uint32]*conn), rearm: true,
+		near: at == c.place.nic, conns: make(map[uint32]*conn), rearm: true,
 	}
 	var ok1, ok2 bool
 	p.send, ok1 = c.sends.take(1)
@@ -147,7 +149,12 @@ func (p *peer) step() {
 		}
 		return
 	}
-	if r, _ := c.proc.ReceiveDoorbell(p.receive); len(p.conns) == 0 && r != nic.Pending && !p.cleaner.posted {
+	// If the link has come back before the receive was posted, nothing else ends it.
+	r, _ := c.proc.ReceiveDoorbell(p.receive)
+	if r == nic.Pending && !p.stopped {
+		p.stopped = c.post(c.proc.CancelReceive(p.receive))
+	}
+	if len(p.conns) == 0 && r != nic.Pending && !p.cleaner.posted {
 		p.forget()
 	}
 }
@@ -196,7 +203,7 @@ func (p *peer) forget() {
 		return
 	}
 	delete(c.peers, p.incarnation)
-	if len(p.tags.unclean) > 0 {
+	if len(p.tags.unclean) > 0 && !p.near {
 		c.lost[p.incarnation] = p.tags
 	}
 	p.refer(ref{})

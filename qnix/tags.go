@@ -9,9 +9,10 @@ import "github.com/bywash/bywash/qnix/nic"
 // The NIC keeps whole messages that have no receive, also while the link to the sender is lost. The peer may send such a
 // message even after the link has come back, until it reads that the link was lost. A later connection with the same
 // tags would receive it as its own. So the tags of a connection whose peer is gone are unclean: no other connection gets
-// them. They are kept for the peer's incarnation until it connects again. This is when its old connections have no
-// messages under way any more, since it makes no connection while one of these is left. Now a receive is posted to each
-// unclean tag and cancelled. It takes a message, or rings that it was cancelled: then the tag is clean.
+// them. They are kept for the peer's incarnation until it connects again, unless the peer was at the same NIC, to which
+// no link is lost. When it connects again its old connections have no messages under way any more, since it makes no
+// connection while one of these is left. Now a receive is posted to each unclean tag and cancelled. It takes a message,
+// or rings that it was cancelled: then the tag is clean.
 
 // peerTags are the tags of the connections to a peer.
 type peerTags struct {
