@@ -88,6 +88,7 @@ func (c *process) background() {
 			n.progressLeave()
 		}
 		c.releaseRetired()
+		c.stepFence()
 		c.Mu.Unlock()
 		clear(peers)
 		clear(conns)

@@ -40,6 +40,7 @@ type conn struct {
 	overReceived  bool // received: all that this side sent has arrived
 	expected      uint64
 	credits       uint32 // number of credits that the peer has sent
+	fenced        bool   // the peer is gone: retires after a fence
 	retiring      bool
 	canceled      int // receives whose cancel was posted while retiring
 }
@@ -89,6 +90,17 @@ func (n *conn) rung() {
 	if n.watched.Load() {
 		n.ctx.schedule(n)
 	}
+}
+
+// doorbellFailed breaks the connection because of a doorbell that reports a failure. The drainer calls it. If the peer is
+// gone, all connections to it break: its link may come back before a control message finds out.
+func (n *conn) doorbellFailed(s nic.State) {
+	n.Finish(kit.StateBroken, n.ctx.doorbellError(s))
+	if p := n.peer; p != nil && (s == nic.Gone || s == nic.Unknown) {
+		p.lost.Store(true)
+		n.ctx.workList.addPeer(p)
+	}
+	n.ctx.wakeBackground()
 }
 
 // posted handles the result of a post. It returns false if the queue was full.

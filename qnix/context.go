@@ -38,6 +38,7 @@ type process struct {
 	polled atomic.Bool // since the background goroutine looked
 
 	doorbells doorbells
+	fence     fence
 	waits     kit.Watch
 
 	backgroundSleeps atomic.Bool
@@ -54,7 +55,7 @@ type process struct {
 	failed   error
 	all      map[*conn]struct{} // connections that are open or being retired
 	peers    map[uint64]*peer
-	lost     map[uint64]peerTags // of peers that were lost, and may come back
+	lost     map[uint64]peerTags // of peers that were lost, and may come back, at most maxLost
 	retirees []*conn
 	nextCall uint32
 	sends    idAllocator
@@ -128,16 +129,18 @@ func (c *process) register(peers int) error {
 	}
 	want := max(c.opts.contexts, min(peers, 1<<16)*each)
 	want = min(want, info.MaxContexts)
+	sends := min(want+1, info.MaxContexts) // with that of the fence
 	commands := min(1<<bits.Len(uint(2*want)), info.MaxCommands)
 	proc, err := c.nic.Register(c.live, nic.Config{
-		Name: c.name.String(), Commands: commands, Sends: want, Receives: want, RegionSize: region,
+		Name: c.name.String(), Commands: commands, Sends: sends, Receives: want, RegionSize: region,
 	})
 	if err != nil {
 		return err
 	}
 	c.proc = proc
-	c.sends, c.receives = newIDAllocator(0, want), newIDAllocator(0, want)
-	c.doorbells.sends, c.doorbells.receives = make([]ref, want), make([]ref, want)
+	c.sends, c.receives = newIDAllocator(0, sends), newIDAllocator(0, want)
+	c.doorbells.sends, c.doorbells.receives = make([]ref, sends), make([]ref, want)
+	c.fence.context, _ = c.sends.take(1)
 	return nil
 }
 
@@ -231,9 +234,10 @@ func (c *process) newConn(p *peer, tags *idAllocator) (*conn, error) {
 
 func (c *process) noContexts() error {
 	return fmt.Errorf("%w: all %d contexts of the process are in use: disconnect, or open with option contexts, or Hints.Peers",
-		driver.ErrBusy, c.proc.Sends())
+		driver.ErrBusy, c.proc.Receives())
 }
 
+// giveBack frees contexts that have no posted operation, and no doorbell that was not drained.
 func (c *process) giveBack(sends, receives idRange) {
 	if sends.n > 0 {
 		c.sends.put(sends.at, sends.n)

@@ -117,6 +117,9 @@ func (c *process) receiveRang(i int) {
 
 func (c *process) sendRang(i int) {
 	switch r := &c.doorbells.sends[i]; {
+	case i == c.fence.context:
+		c.fence.rang.Store(true)
+		c.wakeBackground()
 	case r.peer != nil:
 		c.workList.addPeer(r.peer)
 		c.wakeBackground()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/internal/kit"
+	"github.com/bywash/bywash/internal/lab/integrity"
 	"github.com/bywash/bywash/qnix/nic"
 	"github.com/bywash/bywash/qnix/softnic"
 )
@@ -261,6 +262,90 @@ func TestEarlierEntriesOfTheRingAreIgnored(t *testing.T) {
 	}
 }
 
+func openSmall(t *testing.T) smallContext {
+	t.Helper()
+	NeedNIC(t)
+	q, err := qnixDriver{}.Query(driver.Hints{Device: os.Getenv(nic.EnvPath)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := q.Open(driver.Attributes{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c.(smallContext)
+}
+
+// The contexts of a connection have no other user before their doorbells are drained, which would count as messages of
+// that user.
+func TestContextsChangeUserWhenDrained(t *testing.T) {
+	c := openSmall(t)
+	c.stop() // the background goroutine, in whose place the test
+	c.wakeBackground()
+	c.tasks.Wait()
+	step := func() {
+		c.Mu.Lock()
+		c.releaseRetired()
+		c.stepFence()
+		c.Mu.Unlock()
+		c.kick()
+	}
+	eventually := func(what string, f func() bool) {
+		t.Helper()
+		for end := time.Now().Add(maxWait); !f(); step() {
+			if time.Now().After(end) {
+				t.Fatalf("%s: not within %v", what, maxWait)
+			}
+		}
+	}
+	connect := func() *small {
+		t.Helper()
+		i, err := c.Connect(c.URL()) // to itself, which takes no control message
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := connected(i); err != nil {
+			t.Fatal(err)
+		}
+		return i.(*small)
+	}
+	free := c.receives.left
+	first := connect()
+	if err := first.Disconnect(); err != nil {
+		t.Fatal(err)
+	}
+	eventually("the connection retires", func() bool { return len(c.retirees) == 0 })
+	step()
+
+	second := connect()
+	ctx, cancel := context.WithTimeout(t.Context(), maxWait)
+	defer cancel()
+	for k := range 3 * second.window {
+		in := &driver.Packet{IOV: [][]byte{make([]byte, 1)}}
+		if err := second.SendPost(&driver.Packet{IOV: [][]byte{{byte(k)}}}); err != nil {
+			t.Fatal(err)
+		}
+		eventually("the message comes", func() bool {
+			s, _ := c.proc.ReceiveDoorbell(second.receives.at + int(k%second.window))
+			return s == nic.Done
+		})
+		if err := second.RecvPost(in); err != nil {
+			t.Fatal(err)
+		}
+		if err := second.RecvWait(ctx, in); err != nil || in.IOV[0][0] != byte(k) {
+			t.Fatal(integrity.Errorf("message %d: %v, error %v", k, in.IOV[0], err))
+		}
+	}
+	if got := second.came.Load(); got != 3*second.window {
+		t.Errorf("%d messages have come, %d were sent", got, 3*second.window)
+	}
+	if err := second.Disconnect(); err != nil {
+		t.Fatal(err)
+	}
+	eventually("all contexts are free", func() bool { c.Drain(); return c.receives.left == free })
+}
+
 // A process that has another secret, or sends our own proof back, is refused and is notified of the reason.
 func TestFakePeerWithoutSecret(t *testing.T) {
 	for name, shake := range map[string]func(*fakePeer){
@@ -397,6 +482,25 @@ func TestPeerWithAPostedReceiveIsForgotten(t *testing.T) {
 	}
 	m.victim.Mu.Lock()
 	m.victim.peers[m.incarnation].died(driver.ErrBroken)
+	m.victim.Mu.Unlock()
+	m.isForgotten(i)
+}
+
+// A peer that a doorbell of a connection reports as gone is lost with all connections, also if no control receive was
+// posted at that time: nothing else would end them if the link comes back before.
+func TestConnectionThatFindsThePeerGone(t *testing.T) {
+	m, i := newFakePeer(t, driver.Small, testSecret)
+	m.shake(testSecret)
+	if err := connected(i); err != nil {
+		t.Fatal(err)
+	}
+	m.victim.Mu.Lock() // the background goroutine waits, and posts no further control receive
+	m.sendControl(control{kind: kindOver, mine: 99, yours: 99})
+	if err := m.p.Deregister(); err != nil {
+		t.Fatal(err)
+	}
+	m.register()
+	m.eventually("the connection breaks", func() bool { m.victim.Drain(); return i.(*small).State() == kit.StateBroken })
 	m.victim.Mu.Unlock()
 	m.isForgotten(i)
 }
@@ -541,20 +645,7 @@ func TestRegistrationWithoutDescriptorsNamesTheLimit(t *testing.T) {
 
 // A call handles a bounded number of the doorbells that have rung. The next calls handle the others.
 func TestDrainIsBounded(t *testing.T) {
-	NeedNIC(t)
-	var ends [2]smallContext
-	for k := range ends {
-		q, err := qnixDriver{}.Query(driver.Hints{Device: os.Getenv(nic.EnvPath)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := q.Open(driver.Attributes{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = c.Close() })
-		ends[k] = c.(smallContext)
-	}
+	ends := [2]smallContext{openSmall(t), openSmall(t)}
 	x, err := ends[0].Connect(ends[1].URL())
 	if err != nil {
 		t.Fatal(err)

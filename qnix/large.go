@@ -119,7 +119,7 @@ func (l *large) received(slot int, state nic.State, n int) {
 		if state == nic.Fault {
 			l.came.Add(1) // the sender counts it as sent
 		}
-		l.Finish(kit.StateBroken, l.ctx.doorbellError(state))
+		l.doorbellFailed(state)
 	}
 	if slot == transferDepth {
 		l.drained.ring(state, n)
@@ -135,7 +135,7 @@ func (l *large) sent(slot int, state nic.State, n int) {
 		l.delivered.Add(1)
 	case nic.Canceled:
 	default:
-		l.Finish(kit.StateBroken, l.ctx.doorbellError(state))
+		l.doorbellFailed(state)
 	}
 	l.out[slot].doorbell.ring(state, n)
 	l.rung()

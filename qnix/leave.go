@@ -4,7 +4,6 @@ package qnix
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/internal/kit"
@@ -36,10 +35,9 @@ func (n *conn) progressLeave() {
 			n.retire()
 		}
 	case p.gone != nil:
-		if n.closed && !slices.Contains(p.fenced, n) {
-			p.fenced = append(p.fenced, n)
-			n.ctx.workList.addPeer(p)
-			n.ctx.wakeBackground()
+		if n.closed && !n.fenced {
+			n.fenced = true
+			n.ctx.afterFence(n.retire) // a send that the NIC reads later would use a context of the next user
 		}
 	case n.stage == stageUp:
 		n.leave()
@@ -126,7 +124,7 @@ func (n *conn) releaseResources() {
 	c := n.ctx
 	c.own(n, nil)
 	n.api.settled()
-	c.giveBack(n.sends, n.receives)
+	c.afterFence(func() { c.giveBack(n.sends, n.receives) })
 	delete(c.all, n)
 	tags := idRange{int(n.call.tags), tagsOf(c.Props.Track, int(n.call.receives))}
 	p := n.peer

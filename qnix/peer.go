@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/internal/kit"
@@ -21,8 +22,11 @@ const maxCalls = 4096
 // maxWaiting is the most control messages that may wait for a peer.
 const maxWaiting = 1 << 16
 
+// maxLost is the most lost peers whose tags are kept.
+const maxLost = 4096
+
 // peer is another process, with all connections to it. Control messages are sent one at a time. The NIC keeps messages
-// that have no receive yet, so this side can call before the peer does. ctx.Mu guards all fields.
+// that have no receive yet, so this side can call before the peer does. ctx.Mu guards all fields but lost.
 type peer struct {
 	ctx           *process
 	incarnation   uint64
@@ -36,9 +40,9 @@ type peer struct {
 	theirs        []call           // calls of the peer that are not joined
 	out           [][]byte         // control messages to be sent
 	sending       bool             // the first of them is on its way
+	lost          atomic.Bool      // a connection's doorbell rang that the peer is gone; the drainer writes it
+	losing        bool             // lose will be called
 	gone          error            // why the process has ended, or nil
-	fenced        []*conn          // connections that retire when the NIC has read all commands so far
-	fencing       int              // how many of them precede the fence that was posted
 	rearm         bool             // the receive must be posted
 	stopped       bool             // its cancel was posted after the peer was gone
 }
@@ -116,7 +120,14 @@ func (p *peer) flush() {
 // step is called by the background goroutine. It checks both doorbells and does all that is possible.
 func (p *peer) step() {
 	c := p.ctx
+	if c.peers[p.incarnation] != p {
+		return // it was forgotten
+	}
 	for p.receiveControl() {
+	}
+	if p.lost.Load() && !p.losing {
+		p.losing = true
+		c.afterFence(p.lose)
 	}
 	s, _ := c.proc.SendDoorbell(p.send)
 	switch s {
@@ -135,18 +146,6 @@ func (p *peer) step() {
 	p.clean()
 	if p.gone == nil {
 		p.flush()
-		return
-	}
-	for _, n := range p.fenced[:p.fencing] { // the fence has rung
-		n.retire()
-	}
-	p.fenced, p.fencing = p.fenced[p.fencing:], 0
-	if len(p.fenced) > 0 {
-		// The doorbell of a send to nobody rings when the NIC has read all commands before it. A send to the peer would
-		// reach a process whose link was lost and came back.
-		if c.post(c.proc.SendShort(p.send, nic.Name{}, controlTag, 0)) {
-			p.fencing = len(p.fenced)
-		}
 		return
 	}
 	// If the link has come back before the receive was posted, nothing else ends it.
@@ -182,6 +181,18 @@ func (p *peer) receiveControl() bool {
 	return !p.rearm
 }
 
+// lose handles the loss of the peer that a connection has found, after the messages from before the loss: if the NIC has
+// one for the posted receive, its doorbell has rung, because a fence was posted after the receive.
+func (p *peer) lose() {
+	switch {
+	case p.receiveControl() || p.gone == nil && p.rearm:
+		p.ctx.afterFence(p.lose)
+	case p.gone == nil:
+		p.died(p.ctx.doorbellError(nic.Gone))
+		p.ctx.workList.addPeer(p)
+	}
+}
+
 // died breaks all connections to the peer.
 func (p *peer) died(err error) {
 	if p.gone != nil {
@@ -199,15 +210,18 @@ func (p *peer) died(err error) {
 // forget removes a peer that is gone.
 func (p *peer) forget() {
 	c := p.ctx
-	if c.peers[p.incarnation] != p {
-		return
-	}
 	delete(c.peers, p.incarnation)
 	if len(p.tags.unclean) > 0 && !p.near {
+		if len(c.lost) >= maxLost {
+			for k := range c.lost { // any other: hardly one of so many comes back
+				delete(c.lost, k)
+				break
+			}
+		}
 		c.lost[p.incarnation] = p.tags
 	}
 	p.refer(ref{})
-	c.giveBack(idRange{p.send, 1}, idRange{p.receive, 2})
+	c.afterFence(func() { c.giveBack(idRange{p.send, 1}, idRange{p.receive, 2}) })
 }
 
 // misbehaved breaks all connections to the peer, because the control channel cannot be trusted any more.

@@ -134,8 +134,7 @@ func (s *small) received(slot int, state nic.State, n int) {
 	case state == nic.Truncated:
 		s.Misbehaved("a message longer than its limits")
 	case state != nic.Done:
-		s.Finish(kit.StateBroken, c.doorbellError(state))
-		c.wakeBackground()
+		s.doorbellFailed(state)
 		return
 	case slot == s.creditSlot():
 		s.credited(region[:n])
@@ -201,7 +200,7 @@ func (s *small) sent(slot int, state nic.State, _ int) {
 		s.crediting.Store(false)
 	}
 	if state != nic.Done && state != nic.Canceled && !s.probing.Load() {
-		s.Finish(kit.StateBroken, s.ctx.doorbellError(state))
+		s.doorbellFailed(state)
 	}
 	s.rung()
 }
