@@ -10,7 +10,7 @@ import (
 	"github.com/bywash/bywash/internal/handshake"
 )
 
-// byeTime is how long Close and Abort wait for the launcher to take notice.
+// byeTime is how long Close, and Abort of a rank that does not serve, wait for the launcher to take notice.
 const byeTime = time.Second
 
 // dialect is the protocol of a launcher. Its first three methods make a request, some after waiting for the answers to
@@ -337,9 +337,13 @@ func (c *Client) Abort(code int, why string) {
 			_ = c.server.Close()
 		}
 	}()
+	limit := byeTime
+	if c.server != nil {
+		limit = writeTime // as long as a rank that reads nothing may delay it
+	}
 	select {
 	case <-done:
-	case <-time.After(byeTime):
+	case <-time.After(limit):
 	}
 }
 

@@ -81,7 +81,8 @@ type Job interface {
 	Lookup(ctx context.Context, rank int) ([]byte, error)
 
 	// Abort ends the whole job: the launcher ends all processes as far as it can, with this exit code (1 to 255; any other
-	// counts as 1). It returns after a second at most; the caller then exits.
+	// counts as 1). It returns after a second at most, or after ten on a rank 0 that serves the rendezvous, because
+	// that notifies all ranks first. The caller then exits.
 	Abort(code int, why string)
 	// Close leaves the job in order. If rank 0 serves the rendezvous, its Close blocks until the other ranks have closed
 	// or died; see Client.Leave. Later calls fail with ErrClosed; a second Close returns nil.
