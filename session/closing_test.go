@@ -421,9 +421,7 @@ func TestDisconnectCountsForActiveMessagesBehindALongOne(t *testing.T) {
 	}
 	eventually(t, "both know", both(func() bool { return s[1].Stats().Connects == 1 }))
 	s[1].Gate(0).Disconnect()
-	for range 10 {
-		s[1].Progress() // its Leave is under way
-	}
+	eventually(t, "its Leave is under way", func() bool { s[1].Progress(); return s[1].Gate(0).Leaves() })
 	g := s[0].Gate(1)
 	long, err := g.AMMsg(&session.ActiveOut{Number: 1, Data: make([]byte, 1<<20)})
 	if err != nil {

@@ -356,6 +356,13 @@ func (g *Gate) Unanswered() (syncs, longs int) {
 	return g.held.syncs, g.held.longs
 }
 
+// Leaves reports whether a Leave was sent on this connection.
+func (g *Gate) Leaves() bool {
+	g.s.mu.lock()
+	defer g.s.mu.unlock()
+	return g.close.sent.leave
+}
+
 // HeldBytes returns the memory in bytes that is charged to the gate, beside unexpected messages.
 func (g *Gate) HeldBytes() int {
 	g.s.mu.lock()
