@@ -114,7 +114,7 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (drive
 	c.barrier = !o.noBarrier && !c.fences
 	c.waits.all, c.waits.asym = &c.Anyone, c.barrier
 	if !o.noPtracer && !o.noCMA {
-		admitPeers()
+		rights.AdmitAttach()
 	}
 	if err = c.makeShared(); err == nil {
 		err = c.listen()

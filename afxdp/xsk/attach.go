@@ -154,17 +154,3 @@ func linkOf(id ebpf.ProgramID) (link.Link, error) {
 	}
 	return nil, fmt.Errorf("find the link of program %d: %w", id, os.ErrNotExist)
 }
-
-// AttachedProgram returns the ID of the XDP program on a device in the network namespace of the calling thread, or 0 if
-// there is none.
-func AttachedProgram(name string) (uint32, error) {
-	dev, _, err := inspect(name)
-	if err != nil {
-		return 0, fmt.Errorf("xsk: %s: %w", name, err)
-	}
-	x, err := attachedProgram(dev)
-	if err != nil {
-		return 0, fmt.Errorf("xsk: %w", err)
-	}
-	return x.ProgId, nil
-}

@@ -15,19 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Features are the capabilities that the driver of a device announces.
-type Features struct {
-	Native      bool // XDP programs in the driver, with redirection to sockets
-	ZeroCopy    bool
-	MultiBuffer bool // frames over several buffers, received by native programs
-
-	// ZeroCopySegments is the most descriptors of a frame in zero-copy mode; 0 means 1.
-	ZeroCopySegments int
-
-	// Requests of [TxMetadata] that the device fulfils in zero-copy mode.
-	TxTimestamp, TxChecksum, TxLaunchTime bool
-}
-
 // From linux/netdev.h.
 const (
 	netdevCmdGet = 1
@@ -122,25 +109,11 @@ func (f *Features) set(kind uint16, v uint64) {
 	}
 }
 
-// A Feature is a capability that some kernels with AF_XDP lack.
-type Feature int
-
-const (
-	FeatureSocket      Feature = iota // AF_XDP itself
-	FeatureNeedWakeup                 // need-wakeup, which this package requires
-	FeatureBusyPoll                   // [SocketConfig.BusyPoll]
-	FeatureMultiBuffer                // [SocketConfig.MultiBuffer]
-	FeatureTxMetadata                 // [UMEMConfig.TxMetadata]
-	FeatureTxBudget                   // [SocketConfig.TxBudget]
-	numFeatures
-)
-
 var features = [numFeatures]struct {
 	name, since string
 	probe       func(fd int) error
 }{
 	FeatureSocket:      {"AF_XDP", "4.18 with CONFIG_XDP_SOCKETS", func(int) error { return nil }},
-	FeatureNeedWakeup:  {"need-wakeup", "5.4", probeNeedWakeup},
 	FeatureBusyPoll:    {"preferred busy-poll", "5.11", probeBusyPoll},
 	FeatureMultiBuffer: {"multi-buffer", "6.6", probeMultiBuffer},
 	FeatureTxMetadata:  {"transmit metadata", "6.11", probeTxMetadata},
@@ -196,12 +169,6 @@ func probe(f Feature) error {
 		}
 	}
 	return fmt.Errorf("xsk: probe %s: %w", f, err)
-}
-
-// probeNeedWakeup reads the layout of the rings, which is larger on kernels with need-wakeup.
-func probeNeedWakeup(fd int) error {
-	var off unix.XDPMmapOffsets
-	return getsockopt(fd, unix.XDP_MMAP_OFFSETS, unsafe.Pointer(&off), unsafe.Sizeof(off))
 }
 
 func probeBusyPoll(fd int) error {

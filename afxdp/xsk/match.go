@@ -9,24 +9,6 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// A Match selects the frames for the sockets: those that fulfil at least one of EtherType, UDPPort and All. They may
-// carry one VLAN tag. The program does not see a tag that the device has removed: ethtool -K DEV rxvlan off keeps it.
-type Match struct {
-	// EtherType selects frames with this EtherType, 0x0600 or more; 0: none.
-	EtherType uint16
-
-	// UDPPort selects datagrams over IPv4 and IPv6 with this destination port; 0: none. Fragments, and IPv6 datagrams
-	// with extension headers, never match.
-	UDPPort uint16
-
-	// All selects all frames. The kernel's stack then sees none.
-	All bool
-
-	// VLANs selects frames of all VLANs, too. Without it EtherType and UDPPort select only frames without a tag, or with
-	// number 0 in it: the others belong to VLAN devices of the kernel.
-	VLANs bool
-}
-
 func (m Match) check() error {
 	if m.EtherType == 0 && m.UDPPort == 0 && !m.All {
 		return errors.New("nothing is matched: set EtherType, UDPPort or All")

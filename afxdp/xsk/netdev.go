@@ -16,28 +16,6 @@ type device struct {
 	index int
 }
 
-// LinkState is the present state of a device's link.
-type LinkState int32
-
-const (
-	LinkUp        LinkState = iota // set up, with a carrier
-	LinkNoCarrier                  // set up, but without a carrier
-	LinkDown                       // set down
-	LinkGone                       // deleted, or moved to another namespace
-)
-
-func (l LinkState) String() string {
-	switch l {
-	case LinkUp:
-		return "up"
-	case LinkNoCarrier:
-		return "no carrier"
-	case LinkDown:
-		return "down"
-	}
-	return "gone"
-}
-
 // The ioctls below ask the kernel about a device in the namespace of the socket fd, which does not depend on the
 // thread. The socket must not be of AF_XDP.
 
@@ -84,12 +62,6 @@ func (d device) link(fd int) LinkState {
 		return LinkNoCarrier
 	}
 	return LinkUp
-}
-
-// Queues are the numbers of queues that a device uses, and can use at most.
-type Queues struct {
-	Rx, Tx       int
-	MaxRx, MaxTx int
 }
 
 // ethtoolChannels is struct ethtool_channels of linux/ethtool.h.

@@ -9,24 +9,6 @@ import (
 	"sync"
 )
 
-// Config configures a device. Device and Match are required.
-type Config struct {
-	Device string // in the network namespace of the calling thread
-	Match  Match
-	Attach Attachment
-
-	// Queues are the receive queues to open a socket on; nil means all, as matching frames may arrive on any of them.
-	// Give a list for devices whose ntuple rules or RSS table steer these frames to certain queues.
-	Queues []int
-
-	// UMEM is shared by the sockets. If it is nil, Open makes one from Memory and closes it with the device.
-	UMEM   *UMEM
-	Memory UMEMConfig
-
-	// Socket configures each socket; its Device and Queue are ignored.
-	Socket SocketConfig
-}
-
 // A Device is a network device opened for AF_XDP: a program, and a socket on
 // each queue, over one UMEM.
 type Device struct {

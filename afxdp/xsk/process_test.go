@@ -18,6 +18,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
 
 	"github.com/bywash/bywash/afxdp/xsk"
 	"github.com/bywash/bywash/internal/lab/veth"
@@ -101,7 +102,10 @@ func (p *process) kill() {
 func attached(t testing.TB, e *veth.End) (id uint32) {
 	t.Helper()
 	err := e.Do(func() (err error) {
-		id, err = xsk.AttachedProgram(e.Device)
+		l, err := netlink.LinkByName(e.Device)
+		if err == nil && l.Attrs().Xdp != nil {
+			id = l.Attrs().Xdp.ProgId
+		}
 		return err
 	})
 	if err != nil {

@@ -13,36 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Attachment is the place in the receive path where the program runs.
-type Attachment int
-
-const (
-	AttachAuto    Attachment = iota // in the driver, or else generically
-	AttachNative                    // in the device's driver
-	AttachGeneric                   // in the kernel's stack, for any device
-)
-
-func (a Attachment) String() string {
-	switch a {
-	case AttachNative:
-		return "native"
-	case AttachGeneric:
-		return "skb"
-	}
-	return "auto"
-}
-
-// ProgramConfig configures a program.
-type ProgramConfig struct {
-	Device string // in the network namespace of the calling thread
-	Match  Match
-	Attach Attachment
-
-	// MultiBuffer lets the device be used with frames that are larger than a
-	// page (BPF_F_XDP_HAS_FRAGS, Linux 5.18).
-	MultiBuffer bool
-}
-
 // A Program is an XDP program on one device. Matching frames go to the socket on the queue on which they arrived, and
 // are dropped if there is none; all others pass to the kernel. A bpf_link attaches the program. The link ends with the
 // process, even after kill -9, and the kernel refuses it if another program is attached.

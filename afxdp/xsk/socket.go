@@ -14,80 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Desc names the bytes of a frame, or of a part of it, in a [UMEM]. It is the
-// kernel's struct xdp_desc.
-type Desc struct {
-	Addr    uint64
-	Len     uint32
-	Options uint32 // DescContinued, DescMetadata
-}
-
-// Options of a descriptor.
-const (
-	// DescContinued means that the frame continues in the next descriptor (Linux 6.6). Sockets without
-	// [SocketConfig.MultiBuffer] never get it.
-	DescContinued = unix.XDP_PKT_CONTD
-
-	// DescMetadata, in the first descriptor of a frame to send, means that [TxMetadata] lies before the frame (Linux
-	// 6.11).
-	DescMetadata = unix.XDP_TX_METADATA
-)
-
-// Copying is the way of frames between the device and the UMEM.
-type Copying int
-
-const (
-	CopyAuto   Copying = iota // without a copy if the driver can, else by a copy
-	CopyAlways                // the kernel copies (XDP_COPY)
-	CopyNever                 // zero-copy or an error (XDP_ZEROCOPY)
-)
-
-// BusyPoll makes the process drive the device's driver by its system calls,
-// instead of interrupts (Linux 5.11).
-type BusyPoll struct {
-	// Time is how long one call polls the driver, rounded to microseconds;
-	// 0: busy-poll is not used.
-	Time time.Duration
-
-	// Budget is how many frames one call takes at most; 0: 64. More than 64
-	// takes CAP_NET_ADMIN.
-	Budget int
-}
-
 // defaultRing is the size of a ring, unless another one is asked for.
 const defaultRing = 2048
-
-// SocketConfig configures a socket. Only Device is required.
-type SocketConfig struct {
-	Device string // in the network namespace of the calling thread
-	Queue  int    // 0-based
-
-	// Sizes of the rings in entries, powers of two; 0: 2048. A negative
-	// Rx or Tx leaves that ring out; one of both must be there.
-	Rx, Tx, Fill, Completion int
-
-	// Copying and the three fields below are those of the first socket for all sockets that share a UMEM.
-	Copying Copying
-
-	// NoNeedWakeup makes the driver poll instead of waiting for calls, in zero-copy mode.
-	NoNeedWakeup bool
-
-	// MultiBuffer allows frames of several descriptors (XDP_USE_SG, Linux 6.6). A program in the device's driver then
-	// needs [ProgramConfig.MultiBuffer]. For a program in the stack the kernel makes each frame one buffer, for which
-	// it needs contiguous memory.
-	MultiBuffer bool
-
-	BusyPoll BusyPoll
-
-	// TxBudget is how many descriptors one system call sends in copy mode,
-	// 32 if 0, up to the size of the ring (XDP_MAX_TX_SKB_BUDGET, Linux 6.17).
-	TxBudget int
-
-	// BindTimeout bounds how long opening waits for a queue that is busy: the
-	// kernel releases one in the background after its socket was closed, which
-	// takes some 20 ms, and seconds on a busy machine. 0: 3 s.
-	BindTimeout time.Duration
-}
 
 // A Socket is an AF_XDP socket on one queue of a device. A [Program] directs frames to it.
 //
@@ -274,9 +202,7 @@ func (s *Socket) bind(first *Socket) error {
 		case CopyNever:
 			addr.Flags |= unix.XDP_ZEROCOPY
 		}
-		if !s.cfg.NoNeedWakeup {
-			addr.Flags |= unix.XDP_USE_NEED_WAKEUP
-		}
+		addr.Flags |= unix.XDP_USE_NEED_WAKEUP
 		if s.cfg.MultiBuffer {
 			addr.Flags |= unix.XDP_USE_SG
 		}

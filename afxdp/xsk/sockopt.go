@@ -39,16 +39,6 @@ func zeroCopy(fd int) (bool, error) {
 	return flags&unix.XDP_OPTIONS_ZEROCOPY != 0, nil
 }
 
-// Stats are the kernel's counters of a socket.
-type Stats struct {
-	RxDropped     uint64 // frames dropped for other reasons, for example because they are too long
-	RxInvalid     uint64 // always 0 up to 6.18: bad addresses in the fill ring are skipped uncounted
-	TxInvalid     uint64 // descriptors of the transmit ring that leave their chunk or the UMEM
-	RxRingFull    uint64 // frames dropped because Receive was not called in time (Linux 5.9)
-	FillRingEmpty uint64 // frames for which there was no chunk (Linux 5.9)
-	TxRingEmpty   uint64 // times that there was nothing to send (Linux 5.9)
-}
-
 // Stats returns the counters since the socket was opened, by a system call.
 func (s *Socket) Stats() (Stats, error) {
 	var k unix.XDPStatistics

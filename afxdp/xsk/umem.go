@@ -14,44 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RxReserve is how many bytes at the start of each chunk the kernel keeps for XDP programs (XDP_PACKET_HEADROOM). A
-// received frame starts behind this reserve and the configured headroom.
-const RxReserve = unix.XDP_PACKET_HEADROOM
-
 // minRx is the least room in a chunk behind the headroom, in bytes. Recent kernels (seen on 6.18.44) require a minimal
 // frame and a struct skb_shared_info: 448 bytes with cache lines of 64.
 const minRx = 512
-
-// UMEMConfig describes the memory of frames. The zero value is 4096 chunks of
-// 4096 bytes in anonymous memory.
-type UMEMConfig struct {
-	// Chunks is the number of chunks; 0 means 4096, or as many as Memory holds.
-	Chunks int
-
-	// ChunkSize is the size of a chunk in bytes, 2048 or 4096; 0 means 4096. It cannot be larger than a page.
-	ChunkSize int
-
-	// Headroom is how many bytes before each received frame are left free for the user's headers, in addition to
-	// [RxReserve]. It is at most ChunkSize-768: the kernel needs room for a short frame and its own data behind it.
-	Headroom int
-
-	// HugePages asks for memory in huge pages. If there are none, the UMEM has ordinary pages, and [UMEM.HugePages]
-	// returns the reason.
-	HugePages bool
-
-	// Memory is the caller's memory, page-aligned, a multiple of ChunkSize
-	// long. Nil: memory is mapped, and unmapped by Close. The UMEM keeps Go
-	// heap memory pinned until Close.
-	Memory []byte
-
-	// TxMetadata reserves room for [TxMetadata] before each frame that is
-	// sent (Linux 6.11): see [UMEM.TxMetadata].
-	TxMetadata bool
-
-	// SoftwareChecksum makes the kernel compute requested checksums in
-	// software, in copy mode (XDP_UMEM_TX_SW_CSUM, Linux 6.8).
-	SoftwareChecksum bool
-}
 
 // A UMEM is the memory of frames, divided into chunks of one size. Sockets on any queues and devices may share it. It
 // does not record which chunks are free: a chunk belongs to the user, which passes it to the kernel by [Socket.Fill] or

@@ -13,16 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An Event is a reason for which a wait ended.
-type Event uint
-
-const (
-	EventRx   Event = 1 << iota // Receive has a frame
-	EventTx                     // at least half of the transmit ring is free
-	EventWake                   // Wake was called
-	EventLink                   // the state of the link has changed since the last wait: see Link
-)
-
 // maxSleep bounds one sleep in the kernel: poll does not return when the device goes down or is deleted, and netlink
 // messages may be lost.
 const maxSleep = 250 * time.Millisecond

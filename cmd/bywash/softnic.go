@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -116,28 +115,12 @@ func (f *softnicFlags) run(cmd *cobra.Command) error {
 	if a := s.Addr(); a != nil {
 		fmt.Fprintf(out, "other hosts: udp %s\n", a)
 	}
-	stopped := f.report(cmd, s)
-	defer stopped()
-	return served(s.Wait(cmd.Context()))
-}
-
-// report prints counters now and then.
-func (f *softnicFlags) report(cmd *cobra.Command, s *softnic.Server) (stop func()) {
-	if f.stat == 0 {
-		return func() {}
-	}
-	ctx, cancel := context.WithCancel(cmd.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(f.stat):
+	if f.stat > 0 {
+		go func() {
+			for range time.Tick(f.stat) {
 				fmt.Fprintf(cmd.ErrOrStderr(), "%+v\n", s.Counters())
 			}
-		}
-	}()
-	return func() { cancel(); <-done }
+		}()
+	}
+	return served(s.Wait(cmd.Context()))
 }

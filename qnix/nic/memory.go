@@ -10,17 +10,6 @@ import (
 	"github.com/bywash/bywash/qnix/internal/abi"
 )
 
-// Handle names translated memory in descriptors. It is never 0.
-type Handle uint32
-
-// Access is what the NIC may do with translated memory.
-type Access uint32
-
-const (
-	Read  Access = abi.AccessRead  // send from it
-	Write Access = abi.AccessWrite // receive in it
-)
-
 // Translate makes b reachable for the NIC until Untranslate or Deregister. The
 // memory must stay where it is: outside the Go heap, or pinned (runtime.Pinner)
 // by the caller for as long. The module pins its pages, which count against the

@@ -62,23 +62,6 @@ type host interface {
 	close() error
 }
 
-// Info describes a NIC.
-type Info struct {
-	Soft            bool // a NIC in user space
-	NIC             int  // its coordinates, from 1 to 65535
-	NICs            int  // NICs in the cluster, this one included, when it was asked
-	PacketSize      int  // bytes of payload in a packet of the network
-	LocalMemory     int  // bytes for messages without a receive
-	MaxProcesses    int  // registered at a time
-	MaxPerUser      int  // of one user
-	MaxContexts     int  // of each kind, of one process
-	MaxCommands     int  // entries of the Command Queue
-	MaxRegion       int  // bytes of a Context Region
-	MaxPool         int  // descriptors in the Buffer Pool
-	MaxMessage      int  // bytes
-	MaxTranslations int  // at a time, of one process
-}
-
 // Open opens a NIC: a device of the kernel module ("/dev/qnix0") or the socket of a NIC in user space ("…/qnix0.sock"),
 // which a program finds by [DefaultPath] or gets from its user. It fails with ErrVersion if it does not know the NIC's
 // version. Other errors wrap the kernel's errno and name the remedy. It waits at most a second for the answer of a

@@ -19,23 +19,6 @@ import (
 	"github.com/bywash/bywash/qnix/internal/abi"
 )
 
-// Config configures a registration. The zero value of each number means the default.
-type Config struct {
-	// Name is the name of the process in the cluster; see [MakeName]. It is required.
-	Name string
-
-	// Group, if not empty, is the name of a group to join. Register then returns when GroupSize processes have joined,
-	// so that all of them know each other.
-	Group     string
-	GroupSize int
-
-	Commands    int // entries of the Command Queue, a power of two; 256
-	Sends       int // Send Contexts; 64
-	Receives    int // Receive Contexts; 64
-	RegionSize  int // bytes of each Context Region, a multiple of 64; 1024
-	PoolEntries int // descriptors in the Buffer Pool; 0
-}
-
 // Defaults of Config.
 const (
 	defaultCommands = 256
@@ -49,8 +32,6 @@ type Process struct {
 	nic    *NIC
 	host   host
 	config Config
-	pid    uint16
-	gen    uint16
 	coord  uint16
 
 	queue    queue
@@ -199,7 +180,7 @@ func newProcess(n *NIC, c Config, asked, r *abi.Register, vni, hps []byte) (*Pro
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{nic: n, host: n.host, config: c, pid: r.PID, gen: r.Generation, coord: r.NIC, mem: &mappings{vni, hps},
+	p := &Process{nic: n, host: n.host, config: c, coord: r.NIC, mem: &mappings{vni, hps},
 		outside: make(chan struct{})}
 	p.queue.init(view[abi.Command](vni, m.CommandQueue, m.Commands))
 	p.sends = contexts{
@@ -276,10 +257,6 @@ func readLayout(asked *abi.Register, vni, hps []byte) (m abi.MemoryInfo, err err
 	return m, nil
 }
 
-// PID returns the id that the NIC assigned, and a generation that distinguishes the process from earlier ones with the
-// same id.
-func (p *Process) PID() (pid, generation uint16) { return p.pid, p.gen }
-
 // NIC returns the number of the NIC with which the process is registered.
 func (p *Process) NIC() uint16 { return p.coord }
 
@@ -288,9 +265,6 @@ func (p *Process) Sends() int { return len(p.sends.list) }
 
 // Receives returns the number of Receive Contexts.
 func (p *Process) Receives() int { return len(p.receives.list) }
-
-// RegionSize returns the size of each Context Region in bytes.
-func (p *Process) RegionSize() int { return p.sends.size }
 
 // SendRegion returns the Context Region of a Send Context. It holds the data of messages with Inline and of SendShort;
 // for others Post fills it with descriptors. It belongs to the NIC while an operation of the context is under way, and
@@ -305,10 +279,6 @@ func (p *Process) ReceiveRegion(i int) []byte { return p.receives.region(i) }
 func (p *Process) Gone() bool {
 	return p.closed.Load() || p.host.gone() || atomic.LoadUint32(&p.status.Gone) != 0
 }
-
-// Misuse returns the number of commands, modulo 2^32, that the NIC has ignored because they named no doorbell to report
-// an error by. It is 0 for a correct program.
-func (p *Process) Misuse() uint32 { return atomic.LoadUint32(&p.status.Misuse) }
 
 // leave closes outside: at once if the NIC has answered or ended, otherwise when a NIC that was given up continues.
 func (p *Process) leave(answered bool) {

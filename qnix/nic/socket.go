@@ -7,9 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -56,18 +53,9 @@ func openSocket(path string) (host, error) {
 	}
 	s := &socket{conn: conn, user: rights.User(conn), wakeup: -1, calls: map[uint32]*call{}, reading: make(chan struct{})}
 	s.gate.close()
-	admitAttach()
+	rights.AdmitAttach()
 	go s.read()
 	return s, nil
-}
-
-// admitAttach lets the NIC access this process's memory if Yama restricts such access to ancestors. Any process of this
-// user can then attach.
-func admitAttach() {
-	b, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
-	if err == nil && strings.TrimSpace(string(b)) == strconv.Itoa(1) {
-		_ = unix.Prctl(unix.PR_SET_PTRACER, unix.PR_SET_PTRACER_ANY, 0, 0, 0)
-	}
 }
 
 // discard closes descriptors that the NIC has passed.

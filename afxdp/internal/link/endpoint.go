@@ -1,6 +1,7 @@
 package link
 
 import (
+	"container/heap"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -453,37 +454,27 @@ func (e *Endpoint) remove(c *Conn) {
 // timerHeap orders connections by when they are due.
 type timerHeap []*Conn
 
-func (h timerHeap) up(i int) {
-	for i > 0 {
-		p := (i - 1) / 2
-		if h[p].due <= h[i].due {
-			return
-		}
-		h.swap(i, p)
-		i = p
-	}
-}
+func (h timerHeap) Len() int           { return len(h) }
+func (h timerHeap) Less(i, k int) bool { return h[i].due < h[k].due }
 
-func (h timerHeap) down(i int) {
-	for {
-		k := 2*i + 1
-		if k >= len(h) {
-			return
-		}
-		if k+1 < len(h) && h[k+1].due < h[k].due {
-			k++
-		}
-		if h[i].due <= h[k].due {
-			return
-		}
-		h.swap(i, k)
-		i = k
-	}
-}
-
-func (h timerHeap) swap(i, k int) {
+func (h timerHeap) Swap(i, k int) {
 	h[i], h[k] = h[k], h[i]
 	h[i].place, h[k].place = i+1, k+1
+}
+
+func (h *timerHeap) Push(x any) {
+	c := x.(*Conn)
+	*h = append(*h, c)
+	c.place = len(*h)
+}
+
+func (h *timerHeap) Pop() any {
+	n := len(*h) - 1
+	c := (*h)[n]
+	(*h)[n] = nil
+	*h = (*h)[:n]
+	c.place = 0
+	return c
 }
 
 // schedule sets when tick is called; never removes the connection from the timers.
@@ -493,22 +484,12 @@ func (c *Conn) schedule(due Time) {
 	case c.place == 0 && due == never:
 	case c.place == 0:
 		c.due = due
-		*h = append(*h, c)
-		c.place = len(*h)
-		h.up(len(*h) - 1)
+		heap.Push(h, c)
 	case due == never:
-		i, last := c.place-1, len(*h)-1
-		h.swap(i, last)
-		*h = (*h)[:last]
-		c.place = 0
-		if i < last {
-			h.down(i)
-			h.up(i)
-		}
+		heap.Remove(h, c.place-1)
 	default:
 		c.due = due
-		h.down(c.place - 1)
-		h.up(c.place - 1)
+		heap.Fix(h, c.place-1)
 	}
 }
 
