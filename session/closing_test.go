@@ -409,7 +409,7 @@ func TestFloodedGatesDisconnectOnceAllIsReceived(t *testing.T) {
 // the peer, which disconnects as well, does not take.
 func TestDisconnectCountsForActiveMessagesBehindALongOne(t *testing.T) {
 	s := joinAll(t, 2, func(_ int, c *session.Config) { c.Progress = session.Explicit })
-	handled := 0
+	handled := 0 // without a lock: with Explicit, handlers run inside of calls
 	s[1].Handle(1, func(*session.Gate, *session.Active) { handled++ })
 	both := func(ok func() bool) func() bool {
 		return func() bool { s[0].Progress(); s[1].Progress(); return ok() }

@@ -262,8 +262,8 @@ func (g *Gate) up(links []*link) {
 	g.push()
 	g.tryClose()
 	// A probe may have reported the instance before it was in s.links, and does not report it again before a message
-	// is received.
-	g.takeArrived()
+	// is received. They are taken by who makes progress: handlers are not called from here.
+	g.resume()
 }
 
 // takeArrived takes a batch of messages from each rail, and has the rest taken later: else it would go on for as long as
