@@ -45,7 +45,7 @@ func classOf(n int) int { return bits.Len(uint(n/shortestChoice)) - 1 }
 // choiceFor returns the choice for a message of n bytes that is received into the memory; nil if there is none.
 func (l *link) choiceFor(r *Request, n int) *choice {
 	s := l.g.s
-	if n < shortestChoice || n >= longestChoice || l.fetcher != nil || len(l.g.links) > 1 || s.cfg.Section > 0 || s.cfg.Chunk > 0 {
+	if n < shortestChoice || n >= longestChoice || l.fetcher != nil || len(l.g.links) > 1 || s.cfg.Chunk > 0 {
 		return nil
 	}
 	if contiguous(r.layout) {

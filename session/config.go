@@ -69,10 +69,6 @@ type Config struct {
 	// capabilities and profiles. A message for which the forced mode is not possible fails.
 	Mode *Mode
 
-	// Section limits the bytes of one message that either side registers with a driver at a time; 0 means no limit. Longer
-	// messages travel in sections, each with a key of its own.
-	Section int
-
 	// Chunk is the longest part of a long message, in bytes, that one rail carries as a unit; 0 means as the rails allow.
 	// Shorter chunks share rails more evenly and cost more control messages.
 	Chunk int
@@ -157,7 +153,7 @@ func (c *Config) check() error {
 	switch {
 	case c.Unexpected < minUnexpected:
 		return fmt.Errorf("%w: a budget of %d bytes for unexpected messages is less than %d", ErrInvalid, c.Unexpected, minUnexpected)
-	case c.Eager < 0 || c.Section < 0 || c.Chunk < 0 || c.Progress > Explicit:
+	case c.Eager < 0 || c.Chunk < 0 || c.Progress > Explicit:
 		return fmt.Errorf("%w: a negative limit, or no such progress", ErrInvalid)
 	case c.Mode != nil && *c.Mode >= rdv.Modes:
 		return fmt.Errorf("%w: no such mode", ErrInvalid)

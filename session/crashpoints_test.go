@@ -30,8 +30,7 @@ import (
 type crashPlan struct {
 	Activity string // what the rank does beside traffic
 	Mode     int    // forced, or none
-	Section  int
-	Arena    bool // of one-sided operations
+	Arena    bool   // of one-sided operations
 	Rails    []session.Rail
 	Moment   string // the rank kills itself at occurrence Times of this moment
 	Times    int64
@@ -54,7 +53,6 @@ type crashScenario struct {
 	name       string
 	activity   string
 	mode       int // forced, or none
-	section    int
 	rails      int // the victim's
 	unexpected int // the survivor's budget
 	arena      bool
@@ -94,7 +92,7 @@ var crashScenarios = map[string][]crashScenario{
 		{name: "connecting", mode: anyMode, times: 1, moments: moments(connecting)},
 		{name: "null", mode: int(rdv.Null), times: 40, moments: moments(around("frag"))},
 		{name: "put", mode: int(rdv.Put), times: 20, moments: moments(around("done"), onesided[:3])},
-		{name: "get", mode: int(rdv.Get), section: 100_000, times: 20, moments: moments(around("cookie", "done"), onesided[3:5])},
+		{name: "get", mode: int(rdv.Get), times: 20, moments: moments(around("done"), onesided[3:5])},
 		{name: "two rails", mode: anyMode, rails: 2, times: 10, moments: moments(around("seen", "done"), chunks)},
 		{name: "a rail lost", activity: losing, mode: anyMode, rails: 2, times: 1, moments: moments(around("resume"))},
 		{name: "closing", activity: closing, mode: anyMode, times: 5, moments: moments(around("bye"), []string{"disconnect"})},
@@ -126,7 +124,7 @@ func crashingRank(dir string) error {
 	}
 	ctx := context.Background()
 	s, err := session.Join(ctx, session.Config{
-		Job: crashingJob{&folder{dir, 1, 3}}, Rails: d.Rails, Mode: modeOf(d.Mode), Section: d.Section,
+		Job: crashingJob{&folder{dir, 1, 3}}, Rails: d.Rails, Mode: modeOf(d.Mode),
 	})
 	if err != nil {
 		return err
@@ -265,7 +263,7 @@ func (sc crashScenario) run(t *testing.T, rails [2][]session.Rail, rng *rand.Ran
 	v.join(t, rails[0])
 	order := rng.Perm(len(sc.moments))
 	for i := range deaths {
-		d := crashPlan{Activity: sc.activity, Mode: sc.mode, Section: sc.section, Arena: sc.arena, Rails: v.rail, Moment: sc.moments[order[i%len(order)]]}
+		d := crashPlan{Activity: sc.activity, Mode: sc.mode, Arena: sc.arena, Rails: v.rail, Moment: sc.moments[order[i%len(order)]]}
 		d.Times = int64(1 + rng.IntN(max(sc.times, 1)))
 		after := time.Duration(rng.IntN(30_000)) * time.Microsecond
 		v.crashOne(t, d, after)
@@ -298,7 +296,7 @@ func (v *survivors) join(t *testing.T, rails []session.Rail) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		v.s = join(0, session.Config{
-			Rails: rails, Mode: modeOf(v.mode), Section: v.section, Unexpected: v.unexpected, OnError: func(e *session.Error) { v.lost <- e },
+			Rails: rails, Mode: modeOf(v.mode), Unexpected: v.unexpected, OnError: func(e *session.Error) { v.lost <- e },
 		})
 	})
 	wg.Go(func() { v.third = join(2, session.Config{Rails: []session.Rail{{Driver: "shm"}}}) })

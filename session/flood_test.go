@@ -131,7 +131,6 @@ var floods = []flood{
 	{name: "reply", next: func(k, _ uint64) []byte { return forged(header.Reply, 1<<40+k, nil) }},
 	{name: "frag", next: func(k, _ uint64) []byte { return forged(header.Frag, 1<<40+k, nil) }},
 	{name: "cookie", next: sublayout(header.Cookie, header.Part{ToSender: true})},
-	{name: "cookie with key", next: sublayout(header.Cookie, header.Part{})},
 	{name: "done", next: sublayout(header.Done, header.Part{ToSender: true, All: true})},
 	{name: "done of a chunk", next: sublayout(header.Done, header.Part{})},
 	{name: "withdrawal", next: sublayout(header.Done, header.Part{Status: 2, All: true})},

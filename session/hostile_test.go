@@ -43,7 +43,7 @@ func (t *tape) message(region uint64) []byte {
 	case header.RTS:
 		h.Tag = uint64(t.n(4))
 		total := t.n(60_000)
-		r := header.Request{ID: t.id(), Total: uint64(total), Modes: uint8(t.n(16)), Rail: uint8(t.n(2)), First: uint32(t.n(total + 1))}
+		r := header.Request{ID: t.id(), Total: uint64(total), Modes: uint8(t.n(16)), Rail: uint8(t.n(2)), Keyed: uint32(t.n(total + 1))}
 		r.Put(body)
 	case header.RTR:
 		n := t.n(30_000)
@@ -122,9 +122,10 @@ func FuzzHandle(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		in := tape(b)
-		mode, section := in.n(5), in.n(2)*5000
+		mode := in.n(5)
+		_ = in.n(2) // keeps the meaning of the corpus
 		s := joinAll(t, 2, func(rank int, c *session.Config) {
-			c.Progress, c.Unexpected, c.Section = session.Explicit, 1<<16, section
+			c.Progress, c.Unexpected = session.Explicit, 1<<16
 			if rank == 0 && mode < 4 {
 				c.Mode = modeOf(mode)
 			}

@@ -27,7 +27,6 @@ type outgoing struct {
 	limit     int
 	frags     int // fragments that have not left
 	region    driver.Region
-	first     int    // bytes that the key in the RTS covers
 	early     *piece // prefetched
 	releasing bool   // the region is still in use
 	active    bool   // an active message
@@ -36,7 +35,6 @@ type outgoing struct {
 	parked    bool   // the RTS waits for the next connection
 	rail      uint8  // of the key
 	keyLen    int    // bytes of the key in the RTS
-	section   int    // where the registered section begins
 	nextFree  *outgoing
 }
 
@@ -56,10 +54,7 @@ type incoming struct {
 	moved    int    // mode Null: bytes of the chunk under way
 	confirm  bool   // the sender waits for DONE
 	asked    uint32 // RTRs
-	key      []byte
-	first    int // mode Get: bytes of a section
-	keyed    int // bytes that keys have covered so far
-	base     int // where the section of the key begins
+	key      []byte // mode Get
 	nextFree *incoming
 
 	before, after *incoming // in Gate.in
@@ -160,15 +155,8 @@ func (o *outgoing) offer(l *link, msg *outMsg) {
 	}
 	if f := s.cfg.Mode; f == nil || *f != rdv.Get {
 		modes &^= rdv.Set(0).With(rdv.Get)
-	} else if o.region == nil && modes.Has(rdv.Get) && o.total > 0 {
-		o.first = o.total
-		if sec := s.cfg.Section; sec > 0 && sec < o.first {
-			o.first = sec
-		}
-		if uint64(o.first) > math.MaxUint32 || o.register(l, 0) != nil {
-			o.first = 0
-			modes &^= rdv.Set(0).With(rdv.Get)
-		}
+	} else if o.region == nil && modes.Has(rdv.Get) && o.total > 0 && (uint64(o.total) > math.MaxUint32 || o.register(l) != nil) {
+		modes &^= rdv.Set(0).With(rdv.Get)
 	}
 	var h header.Header
 	h.Kind, h.Extra = header.RTS, uint16(len(msg.buf)-header.Size-header.BodySize(header.RTS))
@@ -178,9 +166,10 @@ func (o *outgoing) offer(l *link, msg *outMsg) {
 		o.keyLen = 0
 	}
 	h.Tag = header.Uint64(msg.buf[8:])
+	keyed := 0 // bytes that the key covers
 	if o.region != nil {
 		key := o.region.Key()
-		o.keyLen = len(key)
+		o.keyLen, keyed = len(key), o.total
 		msg.buf = append(msg.buf, key...)
 		h.Length = uint32(len(key))
 	}
@@ -191,18 +180,17 @@ func (o *outgoing) offer(l *link, msg *outMsg) {
 		h.Flags |= flagActive
 	}
 	h.Put(msg.buf)
-	req := header.Request{ID: o.id, Total: uint64(o.total), Modes: uint8(modes), Rail: o.rail, First: uint32(o.first)}
+	req := header.Request{ID: o.id, Total: uint64(o.total), Modes: uint8(modes), Rail: o.rail, Keyed: uint32(keyed)}
 	req.Put(msg.buf[header.Size:])
 	if modes.Has(rdv.Cooperative) {
 		o.prefetch(l)
 	}
 }
 
-// register makes the section from off on readable for the peer.
-func (o *outgoing) register(l *link, off int) (err error) {
-	n := min(o.total-off, max(o.first, 1))
-	o.region, err = l.nic.reg.Register(span(o.buf, o.layout, off, n), driver.RemoteRead)
-	o.section, o.rail = off, l.rail
+// register makes the message readable for the peer.
+func (o *outgoing) register(l *link) (err error) {
+	o.region, err = l.nic.reg.Register(span(o.buf, o.layout, 0, o.total), driver.RemoteRead)
+	o.rail = l.rail
 	return err
 }
 
@@ -263,15 +251,15 @@ func (s *Session) receiveLong(r *Request, g *Gate, h *header.Header, req *header
 			l = g.lead
 			in.err = rdv.ErrProtocol
 		}
+		if int(req.Keyed) != in.total {
+			in.err = rdv.ErrProtocol
+		}
 		in.key = append(in.key, key...)
-		in.first, in.keyed = int(req.First), int(req.First)
 	}
 	in.confirm = h.Flags&flagConfirm != 0
 	var rails [rdv.MaxRails]rdv.Rail
 	own := &rails[l.rail]
-	if *own = l.plan(mode, in.want); mode == rdv.Get && in.first < in.want {
-		own.Window = 1 // a section's key is given up when the next one is asked for
-	}
+	*own = l.plan(mode, in.want)
 	own.Usable = !l.dead
 	if mode == rdv.Cooperative && in.confirm && len(g.links) > 1 {
 		g.stripe(in.want, &rails)
@@ -338,9 +326,6 @@ func (l *link) plan(mode rdv.Mode, n int) rdv.Rail {
 	}
 	if most := l.g.s.cfg.Chunk; mode != rdv.Null {
 		limit(most)
-	}
-	if sec := l.g.s.cfg.Section; mode != rdv.Null && sec > 0 && sec < r.Chunk {
-		r.Chunk, r.Window = sec, 1
 	}
 	return r
 }
@@ -419,8 +404,8 @@ const (
 	statusDone = iota
 	statusFailed
 	statusWithdrawn // by the sender, before anything has moved; the tag is the sender's
-	statusAborted   // by the sender, in the middle; the tag is the sender's
-	statusTooLong   // by the receiver, which takes no message so long
+	_
+	statusTooLong // by the receiver, which takes no message so long
 )
 
 // settleIn completes a receive that is complete, or has failed.

@@ -92,13 +92,13 @@ func TestEveryModeCarriesEveryLength(t *testing.T) {
 		modes = append(modes, &m)
 	}
 	for _, m := range modes {
-		for _, section := range []int{0, 100_000} {
+		for _, chunk := range []int{0, 100_000} {
 			name := "auto"
 			if m != nil {
 				name = m.String()
 			}
-			t.Run(fmt.Sprintf("%s/section %d", name, section), func(t *testing.T) {
-				s := joinAll(t, 2, func(_ int, c *session.Config) { c.Mode, c.Section = m, section })
+			t.Run(fmt.Sprintf("%s/chunk %d", name, chunk), func(t *testing.T) {
+				s := joinAll(t, 2, func(_ int, c *session.Config) { c.Mode, c.Chunk = m, chunk })
 				for _, n := range sizes {
 					transfer(t, s[0], s[1], n)
 					transfer(t, s[1], s[0], n)
@@ -106,34 +106,6 @@ func TestEveryModeCarriesEveryLength(t *testing.T) {
 				transfer(t, s[0], s[0], 1<<20) // oneself
 			})
 		}
-	}
-}
-
-// In mode Get, sections end in the middle of chunks, and a session that is quiesced at such a moment continues.
-func TestSectionsEndInTheMiddleOfChunks(t *testing.T) {
-	get := rdv.Get
-	s := joinAll(t, 2, func(_ int, c *session.Config) { c.Mode, c.Section, c.Chunk = &get, 100_000, 70_000 })
-	for _, n := range []int{99_999, 100_000, 100_001, 1 << 20, 3_000_000} {
-		transfer(t, s[0], s[1], n)
-	}
-	ctx := deadline(t)
-	data, got := pattern(8<<20, 7), make([]byte, 8<<20)
-	r, err := s[1].Gate(0).Irecv(1, got)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sent, err := s[0].Gate(1).Isend(1, data)
-	if err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the transfer has begun", func() bool { return s[1].Stats().Long > 5 })
-	eachOf(t, s, func(x *session.Session) error { return x.Quiesce(ctx) })
-	eachOf(t, s, func(x *session.Session) error { return x.Resume() })
-	if _, err := sent.Wait(ctx); err != nil {
-		t.Errorf("send: %v", err)
-	}
-	if _, err := r.Wait(ctx); err != nil || !bytes.Equal(got, data) {
-		t.Errorf("receive: %v, equal %v", err, bytes.Equal(got, data))
 	}
 }
 

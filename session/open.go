@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"math"
 	"slices"
-	"strings"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session/internal/rdv"
@@ -94,22 +93,12 @@ func noDriver(missing []error) error {
 	if len(missing) == 0 {
 		return fmt.Errorf("%w: the program registers no driver: import _ \"github.com/bywash/bywash/driver/all\"", driver.ErrUnsupported)
 	}
-	why := make([]string, len(missing))
-	for i, err := range missing {
-		why[i] = err.Error()
+	err := missing[0] // errors.Join takes a line for each
+	for _, e := range missing[1:] {
+		err = fmt.Errorf("%w; %w", err, e)
 	}
-	return &openError{"no driver works here (bywash doctor names remedies): " + strings.Join(why, "; "), append(missing, driver.ErrUnsupported)}
+	return fmt.Errorf("%w: no driver works here (bywash doctor names remedies): %w", driver.ErrUnsupported, err)
 }
-
-// openError reports in one line why each driver does not work: errors.Join takes a line for each, and each rank prints
-// the error.
-type openError struct {
-	why  string
-	errs []error
-}
-
-func (e *openError) Error() string   { return e.why }
-func (e *openError) Unwrap() []error { return e.errs }
 
 // open opens drivers, the most exclusive first. It stops when none is left or, unless all are wanted, when the rest is
 // less exclusive than an open one.

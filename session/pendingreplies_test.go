@@ -45,7 +45,7 @@ func TestReplyToUnknownRequestBreaksConnection(t *testing.T) {
 			(&header.Ready{ID: firstID, Length: 1000, Want: 1000, Mode: uint8(rdv.Null)}).Put(b)
 		})},
 		{"done", long, forged(header.Done, firstID, func(b []byte) { (&header.Part{ToSender: true, All: true}).Put(b) })},
-		{"next section", long, forged(header.Done, firstID, func(b []byte) { (&header.Part{ToSender: true}).Put(b) })},
+		{"done with a chunk", long, forged(header.Done, firstID, func(b []byte) { (&header.Part{ToSender: true}).Put(b) })},
 		{"reply", func(g *session.Gate, r *session.Remote) (*session.Request, error) {
 			return g.Iput(r, 0, make([]byte, 500))
 		},

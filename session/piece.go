@@ -35,7 +35,6 @@ type piece struct {
 	iov     [1][]byte
 	part    sublayout
 	op      driver.Op
-	got     int // bytes of a chunk in mode Get that have come
 	region  driver.Region
 	rdv     []byte   // rdv data of the receiver's driver
 	updates [][]byte // that came before the post
@@ -210,15 +209,11 @@ func (pc *piece) post() error {
 		}
 		err = l.one.PutPost(&pc.op)
 	case pieceGet:
-		in, at := pc.in, pc.chunk.Off+pc.got
-		if at == in.keyed {
-			return driver.ErrBusy // until the key of the next section has come
-		}
-		if pc.op.Remote, err = l.one.Import(in.key); err != nil {
+		if pc.op.Remote, err = l.one.Import(pc.in.key); err != nil {
 			return err
 		}
-		pc.op.Local = span(in.req.buf, in.req.layout, at, min(pc.chunk.Off+pc.chunk.Len, in.keyed)-at)
-		pc.op.Offset = at - in.base
+		pc.op.Local = span(pc.in.req.buf, pc.in.req.layout, pc.chunk.Off, pc.chunk.Len)
+		pc.op.Offset = pc.chunk.Off
 		err = l.one.GetPost(&pc.op)
 	}
 	if pc.posted = err == nil; pc.posted {
@@ -245,12 +240,8 @@ func (pc *piece) poll(s *Session) (done bool, err error) {
 		}
 	case pieceSend:
 		done, err = l.large.SendPoll(&pc.p)
-	case piecePut:
+	case piecePut, pieceGet:
 		done, err = l.one.OpPoll(&pc.op)
-	case pieceGet:
-		if done, err = l.one.OpPoll(&pc.op); done && err == nil {
-			done = pc.gotSection()
-		}
 	case pieceTarget:
 		if pc.in.err != nil || l.dead {
 			free, _ := tryDeregister(pc.region)
@@ -263,18 +254,6 @@ func (pc *piece) poll(s *Session) (done bool, err error) {
 		return pc.cut(s), nil
 	}
 	return done, err
-}
-
-// gotSection handles the end of a get, which is as long as the chunk, or ends with a section. It asks for the key of the
-// next section, and reports whether all of the chunk has come.
-func (pc *piece) gotSection() bool {
-	in := pc.in
-	pc.got += len(pc.op.Local)
-	if at := pc.chunk.Off + pc.got; at == in.keyed && at < in.want {
-		in.nextSection(pc.chunk)
-	}
-	pc.posted = pc.got == pc.chunk.Len
-	return pc.posted
 }
 
 // update carries new rdv data of the receiver's driver to the sender's.

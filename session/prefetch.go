@@ -19,7 +19,7 @@ import (
 func (l *link) prefetches(n int) bool {
 	s := l.g.s
 	return l.fetcher != nil && n > 0 && n >= l.nic.longFrom && n <= l.nic.lcaps.MaxMessage && len(l.g.links) == 1 &&
-		s.cfg.Mode == nil && s.cfg.Section == 0 && s.cfg.Chunk == 0 && !s.cfg.NoPrefetch
+		s.cfg.Mode == nil && s.cfg.Chunk == 0 && !s.cfg.NoPrefetch
 }
 
 // prefetch begins the registration of a message that is about to be offered.

@@ -58,7 +58,7 @@ func TestMessagesGoOnWhenARailIsLost(t *testing.T) {
 		{"auto", nil, twoRails, 30},
 		{"put", modeOf(int(rdv.Put)), twoRails, 8},
 		{"get", modeOf(int(rdv.Get)), twoRails, 8},
-		{"get in sections", modeOf(int(rdv.Get)), func(rank int, c *session.Config) { twoRails(rank, c); c.Section = 256 << 10 }, 8},
+		{"get in chunks", modeOf(int(rdv.Get)), func(rank int, c *session.Config) { twoRails(rank, c); c.Chunk = 256 << 10 }, 8},
 		{"get, then by messages", modeOf(int(rdv.Get)), shortRail, 4},
 	} {
 		switch {

@@ -142,8 +142,6 @@ func (l *link) done(h *header.Header, body []byte) error {
 	switch {
 	case part.Status == statusWithdrawn && !part.ToSender:
 		l.forget(h.Tag, errWithdrawn)
-	case part.Status == statusAborted && !part.ToSender:
-		l.forget(h.Tag, errRefused)
 	case part.ToSender:
 		o, ok := s.transfers.outs.get(h.Tag)
 		if !ok || o.g != l.g {
@@ -154,7 +152,7 @@ func (l *link) done(h *header.Header, body []byte) error {
 		case !o.rtsTaken:
 			return errUnrequested
 		case !part.All:
-			return o.nextSection(l, part.Chunk)
+			return rdv.ErrProtocol
 		case part.Status == statusDone:
 			o.Confirmed()
 		case part.Status == statusTooLong:
@@ -220,39 +218,11 @@ func (g *Gate) arriving(id uint64) *incoming {
 	return in
 }
 
-// nextSection requests the key of the next section, in mode Get.
-func (in *incoming) nextSection(c rdv.Chunk) {
-	in.g.sendPart(header.Done, in.peer, header.Part{Chunk: c.ID, ToSender: true}, nil)
-}
-
-// nextSection registers the next section and sends its key.
-func (o *outgoing) nextSection(l *link, chunk uint32) error {
-	if o.region == nil || o.section+o.first >= o.total {
-		return rdv.ErrProtocol
-	}
-	if o.g.links[o.rail].dead {
-		return nil // the receiver notices the lost rail, too, and uses another
-	}
-	if err := o.region.Deregister(); err != nil {
-		return err
-	}
-	o.region = nil
-	if err := o.register(o.g.links[o.rail], o.section+o.first); err != nil {
-		o.fail(err)
-		o.g.sendPart(header.Done, o.id, header.Part{Status: statusAborted, All: true}, nil)
-		o.g.s.settleOut(o)
-		return nil
-	}
-	o.g.sendPart(header.Cookie, o.id, header.Part{Chunk: chunk}, o.region.Key())
-	return nil
-}
-
 // maxUpdates is how many cookies of a chunk there can be before it is posted here: no driver sends that many for a
 // chunk that is not posted.
 const maxUpdates = 16
 
-// cookie handles new rdv data, or a new key. Keys of mode Get carry the id of the sender's half, because the sender
-// does not know the receiver's.
+// cookie handles new rdv data.
 func (l *link) cookie(h *header.Header, body, data []byte) error {
 	var part header.Part
 	if err := part.Parse(body); err != nil {
@@ -260,15 +230,7 @@ func (l *link) cookie(h *header.Header, body, data []byte) error {
 	}
 	s := l.g.s
 	if !part.ToSender {
-		if len(data) > driver.MaxRemoteKey {
-			return header.ErrMalformed
-		}
-		if in := l.g.arriving(h.Tag); in != nil && in.mode == rdv.Get && in.keyed < in.total {
-			in.key = append(in.key[:0], data...)
-			in.base = in.keyed
-			in.keyed = min(in.keyed+in.first, in.total)
-		}
-		return nil
+		return rdv.ErrProtocol
 	}
 	for _, pc := range s.transfers.pieces {
 		if pc.kind != pieceSend || pc.out.id != h.Tag || pc.out.g != l.g || pc.chunk.ID != part.Chunk {

@@ -12,14 +12,14 @@ import (
 	"github.com/bywash/bywash/session/internal/rdv"
 )
 
-// Put and Get are never chosen where Cooperative is possible: here the device does them, in one piece and in sections.
+// Put and Get are never chosen where Cooperative is possible: here the device does them, in one piece and in chunks.
 func TestEveryModeWorksOverVerbs(t *testing.T) {
 	verbsRail(t)
 	for m := range rdv.Modes {
-		for _, section := range []int{0, 100_000} {
-			t.Run(fmt.Sprintf("%v/section %d", m, section), func(t *testing.T) {
+		for _, chunk := range []int{0, 100_000} {
+			t.Run(fmt.Sprintf("%v/chunk %d", m, chunk), func(t *testing.T) {
 				rails := both(verbsRail(t))
-				s := joinAll(t, 2, func(rank int, c *session.Config) { c.Rails, c.Mode, c.Section = rails[rank], &m, section })
+				s := joinAll(t, 2, func(rank int, c *session.Config) { c.Rails, c.Mode, c.Chunk = rails[rank], &m, chunk })
 				for _, n := range []int{1, 8193, 1<<20 + 3} {
 					transfer(t, s[0], s[1], n)
 					transfer(t, s[1], s[0], n)

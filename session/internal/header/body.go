@@ -81,7 +81,7 @@ type Request struct {
 	Total uint64 // length of the message in bytes
 	Modes uint8  // those that the sender can do, a bit each
 	Rail  uint8  // of the key
-	First uint32 // bytes that the key covers, from the start
+	Keyed uint32 // bytes that the key covers: all, or 0
 }
 
 const rtsSize = 24
@@ -95,7 +95,7 @@ func (r *Request) Put(b []byte) {
 	le.PutUint64(b, r.ID)
 	le.PutUint64(b[8:], r.Total)
 	b[16], b[17], b[18], b[19] = r.Modes, r.Rail, 0, 0
-	le.PutUint32(b[20:], r.First)
+	le.PutUint32(b[20:], r.Keyed)
 }
 
 // Parse reads a body.
@@ -103,9 +103,9 @@ func (r *Request) Parse(b []byte) error {
 	if len(b) != rtsSize || b[18]|b[19] != 0 {
 		return fmt.Errorf("%w: RTS", ErrMalformed)
 	}
-	r.ID, r.Total, r.Modes, r.Rail, r.First = le.Uint64(b), le.Uint64(b[8:]), b[16], b[17], le.Uint32(b[20:])
-	if r.Total > MaxTotal || uint64(r.First) > r.Total {
-		return fmt.Errorf("%w: RTS for %d bytes, key for %d", ErrMalformed, r.Total, r.First)
+	r.ID, r.Total, r.Modes, r.Rail, r.Keyed = le.Uint64(b), le.Uint64(b[8:]), b[16], b[17], le.Uint32(b[20:])
+	if r.Total > MaxTotal || uint64(r.Keyed) > r.Total {
+		return fmt.Errorf("%w: RTS for %d bytes, key for %d", ErrMalformed, r.Total, r.Keyed)
 	}
 	return nil
 }

@@ -22,7 +22,7 @@ var golden = []struct {
 }{
 	{"hello", header.Header{Kind: header.Hello, Extra: header.Version, Length: 28, Tag: 9}, &hello, string(hello.Data())},
 	{"eager", header.Header{Kind: header.Eager, Extra: 2, Length: 3, Tag: 0xabcdef}, nil, "hhddd"},
-	{"rts", header.Header{Kind: header.RTS, Extra: 1, Length: 2, Tag: 7}, &header.Request{ID: 5, Total: 1 << 32, Modes: 0xf, Rail: 1, First: 4096}, "hkk"},
+	{"rts", header.Header{Kind: header.RTS, Extra: 1, Length: 2, Tag: 7}, &header.Request{ID: 5, Total: 1 << 32, Modes: 0xf, Rail: 1, Keyed: 4096}, "hkk"},
 	{"rtr", header.Header{Kind: header.RTR, Length: 2, Tag: 5}, &header.Ready{ID: 9, Offset: 16, Length: 32, Want: 64, Chunk: 2, Mode: 3, Rail: 1}, "rr"},
 	{"done", header.Header{Kind: header.Done, Tag: 9}, &header.Part{Chunk: 2, Status: 4, ToSender: true, All: true}, ""},
 	{"op", header.Header{Kind: header.Op, Length: 1, Tag: 0}, &header.Operation{ID: 1, Region: 2, Offset: 3, Operand: 4, Compare: 5, Length: 6, What: 7, Size: 8}, "d"},
