@@ -198,7 +198,7 @@ func (x trip) run(t *testing.T, limit time.Duration) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if x.check == "AtomicSum" || x.check == "ProbeFair" { // whose failures are no deadlines
+	if x.check == "AtomicSum" || x.fault == "unfair-probe" { // whose failures are no deadlines
 		limit = 10 * time.Second
 	}
 	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run", fmt.Sprintf("^TestToy%s$/^%s$", x.track, x.check), "-test.short")

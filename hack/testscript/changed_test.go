@@ -39,6 +39,8 @@ func TestChangedPackagesAndTheirImporters(t *testing.T) {
 		return string(out)
 	}
 	write("hack/test", string(self))
+	write("hack/env", "before")
+	write("hack/testscript/a.go", "package testscript\n")
 	write(".gitignore", ".cache\n")
 	write("go.mod", "module tiny\n\ngo 1.26\n")
 	write("written/a.go", "package written\n")
@@ -56,9 +58,10 @@ func TestChangedPackagesAndTheirImporters(t *testing.T) {
 	write("new/a.go", "package new\n")
 	write("data/testdata/text", "after")
 	write("text/README", "after")
+	write("hack/env", "after")
 
 	for group, want := range map[string]string{
-		"changed":    "tiny/data tiny/new tiny/written",
+		"changed":    "tiny/data tiny/hack/testscript tiny/new tiny/written",
 		"dependants": "tiny/imports tiny/indirect tiny/tests",
 	} {
 		out := run("hack/test", "show", group)

@@ -194,31 +194,36 @@ func lastLine(s string) string {
 func TestSummary(t *testing.T) {
 	bin := t.TempDir()
 	const all = "14 passed, 0 failed, 1 skipped"
-	for _, tt := range []struct {
+	tests := []struct {
 		what, args string
 		status     int
 		last       string
 		shows      []string
 	}{
-		{"nothing", "hw", 0, all, []string{"  1 needs root: makes namespaces\n", "[hw] PASS  tiny/verbs ", "hw: 14 passed, 0 failed, 1 skipped;"}},
-		{"nothing", "hw ++ unauthenticated", 0, "15 passed, 0 failed, 1 skipped", []string{"unauthenticated: 1 passed"}},
-		{"nothing", "hw asan", 0, "14 passed, 0 failed, 2 skipped", []string{"-asan cannot be built here: go: -asan requires cgo"}},
-		{"nothing", "asan", 1, "0 passed, 0 failed, 1 skipped", nil},
+		{"nothing", "hw ++ unauthenticated", 0, "15 passed, 0 failed, 1 skipped",
+			[]string{"  1 needs root: makes namespaces\n", "[hw] PASS  tiny/verbs ", "hw: 14 passed, 0 failed, 1 skipped;", "unauthenticated: 1 passed"}},
 		{"fails once", "hw", 0, all, []string{"Unsteady", "[hw] tiny/verbs.TestSub/bad: 2 runs, 1 failures", "got 1, want 2"}},
 		{"fails", "hw", 1, "13 passed, 1 failed, 1 skipped", []string{"got 1, want 2", "Failed:\n  tiny/verbs\tTestSub/bad\t[hw]\n"}},
-		{"five fail", "hw", 1, "9 passed, 5 failed, 1 skipped", []string{"one of five", "TestE\t[hw]"}},
 		{"race", "hw", 1, "13 passed, 1 failed, 1 skipped", []string{"WARNING: DATA RACE", "TestSub/bad\t[hw]"}},
-		{"panics", "hw", 1, "2 passed, 1 failed, 0 skipped", []string{"panic: tiny", "TestSub/bad\t[hw]"}},
-		{"exits", "hw", 1, "3 passed, 1 failed, 0 skipped", []string{"TestSub/bad: never ended"}},
-		{"hangs", "hw", 1, "2 passed, 1 failed, 0 skipped", []string{"test timed out after 3s", "TestSub/bad\t[hw]"}},
 		{"integrity", "hw", 1, "14 passed, 1 failed, 1 skipped", []string{"byte 3 differs", "no second run excuses: INTEGRITY", "the group\t[hw]"}},
-		{"outside", "hw", 1, "14 passed, 1 failed, 1 skipped", []string{"what TestMain found", "tiny/verbs\t\t[hw]"}},
+		{"exits", "hw", 1, "3 passed, 1 failed, 0 skipped", []string{"TestSub/bad: never ended"}},
 		{"does not build", "hw", 1, "1 passed, 1 failed, 0 skipped", []string{"undefined: undefined"}},
+		// Not with -short.
+		{"nothing", "hw asan", 0, "14 passed, 0 failed, 2 skipped", []string{"-asan cannot be built here: go: -asan requires cgo"}},
+		{"nothing", "asan", 1, "0 passed, 0 failed, 1 skipped", nil},
+		{"five fail", "hw", 1, "9 passed, 5 failed, 1 skipped", []string{"one of five", "TestE\t[hw]"}},
+		{"panics", "hw", 1, "2 passed, 1 failed, 0 skipped", []string{"panic: tiny", "TestSub/bad\t[hw]"}},
+		{"hangs", "hw", 1, "2 passed, 1 failed, 0 skipped", []string{"test timed out after 3s", "TestSub/bad\t[hw]"}},
+		{"outside", "hw", 1, "14 passed, 1 failed, 1 skipped", []string{"what TestMain found", "tiny/verbs\t\t[hw]"}},
 		{"no headers", "hw kmod-6.1", 0, "14 passed, 0 failed, 2 skipped", []string{"1 no headers of kernel 6.1: vm: no archive here"}},
 		{"module does not build", "kmod-6.1", 1, "0 passed, 1 failed, 0 skipped",
 			[]string{"the module does not build for kernel 6.1: nic.c:1: error: tiny\n", "Failed:\n  all of kmod-6.1\tTests\t[kmod-6.1]\n"}},
 		{"wrong usage", "hw", 1, "0 passed, 1 failed, 0 skipped", []string{`invalid value "x"`}},
-	} {
+	}
+	if testing.Short() {
+		tests = tests[:7]
+	}
+	for _, tt := range tests {
 		t.Run(tt.what+" "+tt.args, func(t *testing.T) {
 			if tt.what == "race" {
 				if out, err := exec.Command("go", "build", "-race", "runtime/cgo").CombinedOutput(); err != nil {

@@ -127,26 +127,31 @@ func hasRow(table, row string) bool {
 }
 
 func TestSteadyCountsFailures(t *testing.T) {
-	for _, tt := range []struct {
+	tests := []struct {
 		what, args string
 		status     int
 		row        string // BIN is where the outputs are
 		kept       string // the runs whose output is kept
 	}{
+		{"fails every second run", "-n 4 ./...", 1, "2 of 4 ./verbs/wire TestSub/bad BYWASH_SEED=0x7 tiny_test.go:LINE: got 1, want 2 [BIN.2]", "2 4"},
+		{"exits", "-n 1 ./...", 1, "1 of 1 ./verbs/wire TestSub/bad (never ended) BYWASH_SEED=0x7 exit status 3 [BIN.1]", "1"},
+		// Not with -short.
 		{"nothing", "-n 2 ./...", 0, "0 of 2 ./verbs/wire", ""},
 		{"nothing", "-n 2 -run None ./...", 1, "-- ./verbs/wire: no test ran", "1"},
-		{"fails every second run", "-n 4 ./...", 1, "2 of 4 ./verbs/wire TestSub/bad BYWASH_SEED=0x7 tiny_test.go:LINE: got 1, want 2 [BIN.2]", "2 4"},
 		{"fails every second run", "-n 4 -run Sub/good ./verbs/wire", 0, "0 of 4 ./verbs/wire", ""},
 		{"panics", "-n 2 ./...", 1, "2 of 2 ./verbs/wire TestSub/bad BYWASH_SEED=0x7 panic: tiny [recovered, repanicked] [BIN.1]", "1 2"},
 		{"panics elsewhere", "-n 1 ./...", 1, "1 of 1 ./verbs/wire TestSub/bad (never ended) BYWASH_SEED=0x7 panic: tiny [BIN.1]", "1"},
-		{"exits", "-n 1 ./...", 1, "1 of 1 ./verbs/wire TestSub/bad (never ended) BYWASH_SEED=0x7 exit status 3 [BIN.1]", "1"},
 		{"outside", "-n 1 ./...", 1, "1 of 1 ./verbs/wire (outside of the tests) what TestMain found [BIN.1]", "1"},
 		{"does not build", "-n 1 ./...", 1, "verbs/wire/tiny_test.go:LAST:9: undefined: undefined", ""},
 		{"nothing", "-n 0 ./...", 2, "", ""},
 		{"nothing", "-n 1", 2, "", ""},
 		{"nothing", "-x ./...", 2, "", ""},
 		{"nothing", "./none", 2, "", ""},
-	} {
+	}
+	if testing.Short() {
+		tests = tests[:2]
+	}
+	for _, tt := range tests {
 		t.Run(tt.what+" "+tt.args, func(t *testing.T) {
 			bin := t.TempDir()
 			cmd := steady(t, bin, tt.what, strings.Fields(tt.args)...)

@@ -172,7 +172,7 @@ func TestWireLosesNothingInChaos(t *testing.T) {
 	case testing.Short():
 		seeds = 100
 	case os.Getenv("BYWASH_SOAK") == "": // all of them take twenty seconds of processor time
-		seeds = 500
+		seeds = 200
 	}
 	if *wireSeeds > 0 {
 		seeds = *wireSeeds

@@ -68,6 +68,9 @@ func failAllocations(t *testing.T) {
 func fuzzSettings(t *testing.T) (time.Duration, uint64) {
 	t.Helper()
 	duration, seed := 10*time.Second, rand.Uint64()>>1
+	if testing.Short() {
+		duration = 4 * time.Second
+	}
 	if s := os.Getenv("BYWASH_QNIX_FUZZ"); s != "" {
 		d, err := time.ParseDuration(s)
 		if err != nil {

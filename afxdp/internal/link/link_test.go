@@ -104,7 +104,7 @@ func seedsOf(t *testing.T, n int, f func(t *testing.T, seed uint64)) {
 func TestEveryMessageArrivesOnceAndInOrder(t *testing.T) {
 	n := 10_000
 	if os.Getenv("BYWASH_SOAK") == "" { // all of them take two minutes of processor time
-		n /= 20
+		n /= 40
 	}
 	seedsOf(t, n, func(t *testing.T, seed uint64) {
 		s := newSim(t, seed, netConfig{})

@@ -50,7 +50,7 @@ func RunIfStarted(programs map[string]Main) {
 }
 
 // Brief is how long an attack goes on in make test.
-const Brief = 400 * time.Millisecond
+const Brief = 200 * time.Millisecond
 
 // Duration returns how long an attack goes on.
 func Duration(t testing.TB) time.Duration {
