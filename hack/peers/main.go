@@ -41,7 +41,6 @@ type options struct {
 	cpuList   string
 	only      string
 	jsonFile  string
-	mdFile    string
 	bin       string
 	mirror    string
 	timeout   time.Duration
@@ -67,7 +66,6 @@ A run takes about three minutes, progress is on standard error.
                     or about session, which runs over shm
   --cpus A,B        bind the two processes to these (two cores that may be used)
   --json FILE       also write the rows as JSON, one object a line
-  --markdown FILE   also write the tables as Markdown
   --timeout D       limit for one measurement (1m)
   --mirror URL      Debian archive for the tree (from this machine's apt sources)
   --dry-run         print every command line and stop
@@ -117,7 +115,6 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.cpuList, "cpus", "", "")
 	f.StringVar(&o.only, "only", "", "")
 	f.StringVar(&o.jsonFile, "json", "", "")
-	f.StringVar(&o.mdFile, "markdown", "", "")
 	f.StringVar(&o.bin, "bin", "", "")
 	f.StringVar(&o.mirror, "mirror", "", "")
 	f.DurationVar(&o.timeout, "timeout", time.Minute, "")
@@ -184,11 +181,8 @@ func outside(o options) error {
 			return fmt.Errorf("%s is missing: run 'make build' first, or pass --peers-only", o.bin)
 		}
 	}
-	for _, file := range []string{o.jsonFile, o.mdFile} {
-		if file == "" {
-			continue
-		}
-		f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE, 0o644)
+	if o.jsonFile != "" {
+		f, err := os.OpenFile(o.jsonFile, os.O_WRONLY|os.O_CREATE, 0o644)
 		if err != nil {
 			return fmt.Errorf("cannot write: %w", err)
 		}
@@ -230,20 +224,15 @@ func inside(o options) int {
 	rows := b.measure()
 
 	writeText(os.Stdout, rows)
-	write := func(file string, f func(*os.File) error) {
-		if file == "" || err != nil {
-			return
+	if o.jsonFile != "" {
+		out, err := os.Create(o.jsonFile)
+		if err == nil {
+			err = errors.Join(writeJSON(out, rows), out.Close())
 		}
-		var out *os.File
-		if out, err = os.Create(file); err == nil {
-			err = errors.Join(f(out), out.Close())
+		if err != nil {
+			complain("%v", err)
+			return 1
 		}
-	}
-	write(o.jsonFile, func(f *os.File) error { return writeJSON(f, rows) })
-	write(o.mdFile, func(f *os.File) error { writeMarkdown(f, rows); return nil })
-	if err != nil {
-		complain("%v", err)
-		return 1
 	}
 	for _, r := range rows {
 		if !o.peersOnly && r.Ours.Median == 0 {

@@ -26,7 +26,7 @@ func TestWrongUseIsRefused(t *testing.T) {
 }
 
 func TestUsageNamesEveryFlag(t *testing.T) {
-	for _, name := range []string{"runs", "quick", "peers-only", "bin", "cpus", "json", "markdown", "timeout", "mirror", "dry-run"} {
+	for _, name := range []string{"runs", "quick", "peers-only", "bin", "cpus", "json", "timeout", "mirror", "dry-run"} {
 		if !strings.Contains(usage, "--"+name) {
 			t.Errorf("--%s is not in the usage", name)
 		}

@@ -311,28 +311,17 @@ func writeText(w io.Writer, rows []row) {
 	writeAligned(w, summary(rows))
 	fmt.Fprintln(w)
 	writeAligned(w, figures(rows))
-	writeList(w, "Not measured:", "  ", gaps(rows))
-	writeList(w, "Doubtful:", "  ", doubts(rows))
+	writeList(w, "Not measured:", gaps(rows))
+	writeList(w, "Doubtful:", doubts(rows))
 }
 
-func writeMarkdown(w io.Writer, rows []row) {
-	for _, l := range describe(rows[0].Machine) {
-		fmt.Fprintf(w, "%s\n\n", l)
-	}
-	writeMarkdownTable(w, summary(rows))
-	fmt.Fprintln(w)
-	writeMarkdownTable(w, figures(rows))
-	writeList(w, "Not measured:\n", "- ", gaps(rows))
-	writeList(w, "Doubtful:\n", "- ", doubts(rows))
-}
-
-func writeList(w io.Writer, title, bullet string, items []string) {
+func writeList(w io.Writer, title string, items []string) {
 	if len(items) == 0 {
 		return
 	}
 	fmt.Fprintf(w, "\n%s\n", title)
 	for _, i := range items {
-		fmt.Fprintln(w, bullet+i)
+		fmt.Fprintln(w, "  "+i)
 	}
 }
 
@@ -358,23 +347,6 @@ func writeAligned(w io.Writer, table [][]string) {
 			b.WriteString("  ")
 		}
 		fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
-	}
-}
-
-func writeMarkdownTable(w io.Writer, table [][]string) {
-	for n, line := range table {
-		fmt.Fprintf(w, "| %s |\n", strings.Join(line, " | "))
-		if n > 0 {
-			continue
-		}
-		for _, name := range line {
-			if leftAligned[name] {
-				fmt.Fprint(w, "|---")
-			} else {
-				fmt.Fprint(w, "|---:")
-			}
-		}
-		fmt.Fprintln(w, "|")
 	}
 }
 
