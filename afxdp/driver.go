@@ -160,15 +160,6 @@ func addresses(i net.Interface) (list []netip.Addr) {
 	return list
 }
 
-// unopened is a queried, unopened device.
-type unopened struct {
-	props driver.Properties
-	opts  options
-	addr  address
-	mtu   int
-	once  kit.OpenOnce
-}
-
 func (afxdpDriver) Query(h driver.Hints) (driver.NIC, error) {
 	o, err := optionTable.Parse(h.Options)
 	if h.Track > driver.Large {
@@ -177,7 +168,7 @@ func (afxdpDriver) Query(h driver.Hints) (driver.NIC, error) {
 	if err != nil {
 		return nil, &driver.Error{Driver: Name, Op: "query", Err: err}
 	}
-	var n *unopened
+	var n *kit.NIC
 	err = kit.InNamespace(o.netns, func() (err error) {
 		n, err = query(h, o)
 		return err
@@ -191,7 +182,7 @@ func (afxdpDriver) Query(h driver.Hints) (driver.NIC, error) {
 	return n, nil
 }
 
-func query(h driver.Hints, o options) (*unopened, error) {
+func query(h driver.Hints, o options) (*kit.NIC, error) {
 	i, err := chooseDevice(h.Device)
 	if err != nil {
 		return nil, err
@@ -209,9 +200,8 @@ func query(h driver.Hints, o options) (*unopened, error) {
 		o.frames = framesOf(h.Peers)
 	}
 	o.peers = h.Peers
-	n := &unopened{opts: o, addr: addr, mtu: i.MTU}
-	n.props = driver.Properties{Driver: Name, Device: i.Name, Track: h.Track, Capabilities: capabilities(h.Track, o, i.MTU), Profile: profile(i.Name)}
-	return n, nil
+	props := driver.Properties{Driver: Name, Device: i.Name, Track: h.Track, Capabilities: capabilities(h.Track, o, i.MTU), Profile: profile(i.Name)}
+	return kit.NewNIC(props, func(a driver.Attributes) (*share, error) { return openContext(props, o, addr, i.MTU, a) }), nil
 }
 
 // chooseDevice returns the device with that name. It uses no device that was not named: a device may be the machine's
@@ -318,16 +308,4 @@ func capabilities(t driver.Track, o options, mtu int) driver.Capabilities {
 // profile describes Ethernet of the device's speed.
 func profile(device string) driver.Profile {
 	return driver.Profile{Latency: 3 * time.Microsecond, Bandwidth: kit.LinkSpeed(device), Exclusivity: exclusivity}
-}
-
-func (n *unopened) Properties() *driver.Properties { return &n.props }
-
-func (n *unopened) Open(a driver.Attributes) (driver.Context, error) {
-	return n.once.Open(Name, n.props.Device, func() (driver.Context, error) {
-		c, err := openContext(n.props, n.opts, n.addr, n.mtu, a)
-		if err != nil {
-			return nil, err
-		}
-		return c.Self(), nil
-	})
 }

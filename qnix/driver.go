@@ -29,13 +29,6 @@ const exclusivity = 24
 
 func (qnixDriver) MaxExclusivity() int { return exclusivity }
 
-// unopened is a queried, unopened NIC.
-type unopened struct {
-	props driver.Properties
-	opts  options
-	once  kit.OpenOnce
-}
-
 func (qnixDriver) Query(h driver.Hints) (driver.NIC, error) {
 	fail := func(err error) (driver.NIC, error) {
 		if u := new(driver.UnavailableError); errors.As(err, &u) {
@@ -64,9 +57,10 @@ func (qnixDriver) Query(h driver.Hints) (driver.NIC, error) {
 		return fail(unavailable(path, fmt.Sprintf("its Context Regions have %d bytes at most", info.MaxRegion), "", nil))
 	}
 	o.buffer = min(o.buffer, info.MaxRegion-dataHead)
-	return &unopened{opts: o, props: driver.Properties{
+	props := driver.Properties{
 		Driver: Name, Device: path, Track: h.Track, Capabilities: capabilities(h.Track, o, info), Profile: profile(info),
-	}}, nil
+	}
+	return kit.NewNIC(props, func(a driver.Attributes) (*process, error) { return openContext(props, o, a) }), nil
 }
 
 func unavailable(device, reason, remedy string, err error) error {
@@ -97,16 +91,4 @@ func profile(i nic.Info) driver.Profile {
 		p.Latency = 5 * time.Microsecond
 	}
 	return p
-}
-
-func (n *unopened) Properties() *driver.Properties { return &n.props }
-
-func (n *unopened) Open(a driver.Attributes) (driver.Context, error) {
-	return n.once.Open(Name, n.props.Device, func() (driver.Context, error) {
-		c, err := openContext(n.props, n.opts, a)
-		if err != nil {
-			return nil, err
-		}
-		return c.Self(), nil
-	})
 }

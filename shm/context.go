@@ -87,7 +87,7 @@ var (
 	_ kit.Looker                    = smallContext{}
 )
 
-func openContext(props driver.Properties, o options, a driver.Attributes) (driver.Context, error) {
+func openContext(props driver.Properties, o options, a driver.Attributes) (*hostContext, error) {
 	key, err := kit.NewKey(a.Secret)
 	if err != nil {
 		return nil, err
@@ -124,7 +124,7 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (drive
 		return nil, err
 	}
 	c.tasks.Go(c.serve)
-	return api, nil
+	return c, nil
 }
 
 func (c *hostContext) makeShared() error {

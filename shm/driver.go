@@ -70,13 +70,6 @@ func probeKernel() error {
 	return unix.Close(fd)
 }
 
-// nic is a queried, unopened NIC.
-type nic struct {
-	props driver.Properties
-	opts  options
-	once  kit.OpenOnce
-}
-
 func (shmDriver) Query(h driver.Hints) (driver.NIC, error) {
 	if h.Device != "" && h.Device != "host" {
 		return nil, &driver.Error{Driver: Name, Op: "query", Err: fmt.Errorf("%w: no device %q, only \"host\"", driver.ErrInvalid, h.Device)}
@@ -91,10 +84,11 @@ func (shmDriver) Query(h driver.Hints) (driver.NIC, error) {
 	if err := probeKernel(); err != nil {
 		return nil, err
 	}
-	return &nic{opts: o, props: driver.Properties{
+	props := driver.Properties{
 		Driver: Name, Device: "host", Track: h.Track,
 		Capabilities: capabilities(h.Track), Profile: profile(h.Track),
-	}}, nil
+	}
+	return kit.NewNIC(props, func(a driver.Attributes) (*hostContext, error) { return openContext(props, o, a) }), nil
 }
 
 func capabilities(t driver.Track) driver.Capabilities {
@@ -129,14 +123,6 @@ func profile(t driver.Track) driver.Profile {
 		p.Latency, p.Bandwidth = 600*time.Nanosecond, 40e9
 	}
 	return p
-}
-
-func (n *nic) Properties() *driver.Properties { return &n.props }
-
-func (n *nic) Open(a driver.Attributes) (driver.Context, error) {
-	return n.once.Open(Name, "", func() (driver.Context, error) {
-		return openContext(n.props, n.opts, a)
-	})
 }
 
 // socketDir finds and, if it is our own, makes the directory for sockets:

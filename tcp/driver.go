@@ -70,13 +70,6 @@ func unavailable(device, reason, remedy string, err error) error {
 	return &driver.UnavailableError{Driver: Name, Device: device, Reason: reason, Remedy: remedy, Err: err}
 }
 
-// nic is a queried, unopened device.
-type nic struct {
-	props driver.Properties
-	opts  options
-	once  kit.OpenOnce
-}
-
 func (tcpDriver) Query(h driver.Hints) (driver.NIC, error) {
 	o, err := optionTable.Parse(h.Options)
 	switch {
@@ -102,10 +95,11 @@ func (tcpDriver) Query(h driver.Hints) (driver.NIC, error) {
 		}
 		o.wildcard = device == AllDevices
 	}
-	return &nic{opts: o, props: driver.Properties{
+	props := driver.Properties{
 		Driver: Name, Device: device, Track: h.Track, Capabilities: capabilities(h.Track, &o),
 		Profile: driver.Profile{Latency: 15 * time.Microsecond, Bandwidth: kit.LinkSpeed(device), Exclusivity: exclusivity},
-	}}, nil
+	}
+	return kit.NewNIC(props, func(a driver.Attributes) (*share, error) { return openContext(props, o, a) }), nil
 }
 
 func capabilities(t driver.Track, o *options) driver.Capabilities {
@@ -120,16 +114,4 @@ func capabilities(t driver.Track, o *options) driver.Capabilities {
 	c.MaxMessage, c.RdvSize = maxLarge, kit.RdvBytes
 	c.SendDepth, c.RecvDepth = kit.LargeDepth, kit.LargeDepth
 	return c
-}
-
-func (n *nic) Properties() *driver.Properties { return &n.props }
-
-func (n *nic) Open(a driver.Attributes) (driver.Context, error) {
-	return n.once.Open(Name, n.props.Device, func() (driver.Context, error) {
-		c, err := openContext(n.props, n.opts, a)
-		if err != nil {
-			return nil, err
-		}
-		return c.Self(), nil
-	})
 }

@@ -26,14 +26,15 @@ func aContext(tb testing.TB, track driver.Track, options map[string]string) *sha
 	if err != nil {
 		tb.Fatal(err)
 	}
-	n := q.(*nic)
-	c, err := openContext(n.props, n.opts, driver.Attributes{Secret: []byte("the secret of the test")})
+	c, err := q.Open(driver.Attributes{Secret: []byte("the secret of the test")})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	driver.Opened(c.Self())
 	tb.Cleanup(func() { _ = c.Close() })
-	return c
+	if s, ok := c.(smallContext); ok {
+		return s.share
+	}
+	return c.(*share)
 }
 
 // fed makes a connection whose peer is the test: it writes to the socket that is returned.

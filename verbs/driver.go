@@ -142,13 +142,6 @@ func windowKind(a ibv.DeviceAttr) string {
 	return "no type 2: keys of long messages stay valid while their memory is cached"
 }
 
-// nic is a queried, unopened port.
-type nic struct {
-	props driver.Properties
-	opts  options
-	once  kit.OpenOnce
-}
-
 func (verbsDriver) Query(h driver.Hints) (driver.NIC, error) {
 	fail := func(err error) (driver.NIC, error) {
 		if isUnavailable(err) {
@@ -175,12 +168,11 @@ func (verbsDriver) Query(h driver.Hints) (driver.NIC, error) {
 		return fail(err)
 	}
 	defer p.dev.Close()
-	n := &nic{opts: o}
-	n.props = driver.Properties{
+	props := driver.Properties{
 		Driver: Name, Device: portName(p.dev, p.num), Track: h.Track,
 		Capabilities: capabilities(h.Track, o, p), Profile: profile(p),
 	}
-	return n, nil
+	return kit.NewNIC(props, func(a driver.Attributes) (*opened, error) { return openContext(props, o, a) }), nil
 }
 
 // chooseDevice returns name, or the first device with an active port if name is empty.
@@ -248,16 +240,4 @@ func profile(p *port) driver.Profile {
 		bits = 10e9
 	}
 	return driver.Profile{Latency: 2 * time.Microsecond, Bandwidth: bits / 8, Exclusivity: exclusivity}
-}
-
-func (n *nic) Properties() *driver.Properties { return &n.props }
-
-func (n *nic) Open(a driver.Attributes) (driver.Context, error) {
-	return n.once.Open(Name, n.props.Device, func() (driver.Context, error) {
-		c, err := openContext(n.props, n.opts, a)
-		if err != nil {
-			return nil, err
-		}
-		return c.Self(), nil
-	})
 }

@@ -93,7 +93,7 @@
 //	Watch, AnyWaits          goroutines that sleep until the device has something
 //	Tally, Tallies           counters that cost a plain addition
 //	Options                  the table of a driver's options
-//	OpenOnce                 NIC.Open
+//	NIC                      the NIC that a query returns
 //	NewIncarnation, ParseURL what identifies a context, and a peer's
 //	Prefetcher               makes the memory of large messages reachable before their posts
 //	Key                      proves that a peer knows the session's secret

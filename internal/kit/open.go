@@ -7,21 +7,36 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// OpenOnce is the one opening of a NIC that was queried, for drivers. The zero value is for a NIC that is not open yet.
-type OpenOnce struct{ opened atomic.Bool }
+// NIC is a NIC that a driver was queried for.
+type NIC struct {
+	props  driver.Properties
+	open   func(driver.Attributes) (driver.Context, error)
+	opened atomic.Bool
+}
 
-// Open is Open of [driver.NIC], which open does; its errors get the driver's name and, unless that is empty, the
-// device's.
-func (o *OpenOnce) Open(name, device string, open func() (driver.Context, error)) (driver.Context, error) {
-	if o.opened.Swap(true) {
-		return nil, &driver.Error{Driver: name, Op: "open", Err: fmt.Errorf("%w: opened before; query again", driver.ErrInvalid)}
-	}
-	c, err := open()
-	if err != nil {
-		if device != "" {
-			err = fmt.Errorf("%s: %w", device, err)
+// NewNIC makes a NIC that open opens, once; its errors get the names of the driver and of the device.
+func NewNIC[C interface{ Self() driver.Context }](props driver.Properties, open func(driver.Attributes) (C, error)) *NIC {
+	return &NIC{props: props, open: func(a driver.Attributes) (driver.Context, error) {
+		c, err := open(a)
+		if err != nil {
+			return nil, err
 		}
-		return nil, &driver.Error{Driver: name, Op: "open", Err: err}
+		return c.Self(), nil
+	}}
+}
+
+// Properties implements [driver.NIC].
+func (n *NIC) Properties() *driver.Properties { return &n.props }
+
+// Open implements [driver.NIC].
+func (n *NIC) Open(a driver.Attributes) (driver.Context, error) {
+	fail := func(err error) error { return &driver.Error{Driver: n.props.Driver, Op: "open", Err: err} }
+	if n.opened.Swap(true) {
+		return nil, fail(fmt.Errorf("%w: opened before; query again", driver.ErrInvalid))
+	}
+	c, err := n.open(a)
+	if err != nil {
+		return nil, fail(fmt.Errorf("%s: %w", n.props.Device, err))
 	}
 	driver.Opened(c)
 	return c, nil

@@ -15,24 +15,24 @@ type opened struct {
 	_ int
 }
 
+func (o *opened) Self() driver.Context { return o }
+
 func TestNICIsOpenedOnce(t *testing.T) {
-	for device, prefix := range map[string]string{"eth7": "eth7: ", "": ""} {
-		var o kit.OpenOnce
-		c := &opened{}
-		if got, err := o.Open("test", device, func() (driver.Context, error) { return c, nil }); err != nil || got != driver.Context(c) {
-			t.Errorf("%v, %v", got, err)
-		}
-		if !slices.Contains(driver.Contexts(), driver.Context(c)) {
-			t.Error("it is not listed")
-		}
-		driver.Closed(c)
-		if _, err := o.Open("test", device, nil); !errors.Is(err, driver.ErrInvalid) {
-			t.Errorf("again: %v", err)
-		}
-		var bad kit.OpenOnce
-		_, err := bad.Open("test", device, func() (driver.Context, error) { return nil, errLost })
-		if e, ok := errors.AsType[*driver.Error](err); !ok || e.Op != "open" || e.Err.Error() != prefix+errLost.Error() || !errors.Is(err, errLost) {
-			t.Errorf("%v", err)
-		}
+	c := &opened{}
+	props := driver.Properties{Driver: "test", Device: "eth7"}
+	n := kit.NewNIC(props, func(driver.Attributes) (*opened, error) { return c, nil })
+	if got, err := n.Open(driver.Attributes{}); err != nil || got != driver.Context(c) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if !slices.Contains(driver.Contexts(), driver.Context(c)) {
+		t.Error("it is not listed")
+	}
+	driver.Closed(c)
+	if _, err := n.Open(driver.Attributes{}); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("again: %v", err)
+	}
+	_, err := kit.NewNIC(props, func(driver.Attributes) (*opened, error) { return nil, errLost }).Open(driver.Attributes{})
+	if e, ok := errors.AsType[*driver.Error](err); !ok || e.Op != "open" || e.Err.Error() != "eth7: "+errLost.Error() || !errors.Is(err, errLost) {
+		t.Errorf("%v", err)
 	}
 }
