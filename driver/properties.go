@@ -82,7 +82,6 @@ type Capabilities struct {
 	BufferSize int
 
 	IOVec      bool // packets may have more than one IOV entry
-	MaxIOV     int  // the most entries when IOVec; 0: no limit
 	Data       bool // packets may carry a Layout
 	BufferSend bool // instances are BufferSenders
 	BufferRecv bool // instances are BufferReceivers

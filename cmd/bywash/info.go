@@ -59,7 +59,6 @@ type capabilitiesInfo struct {
 	MaxMessage int           `json:"max_message"`
 	BufferSize int           `json:"buffer_size"`
 	IOVec      bool          `json:"iovec"`
-	MaxIOV     int           `json:"max_iov"`
 	Data       bool          `json:"data"`
 	BufferSend bool          `json:"buffer_send"`
 	BufferRecv bool          `json:"buffer_recv"`
@@ -232,7 +231,7 @@ func describeTrack(p *driver.Properties) trackInfo {
 	t := trackInfo{
 		Track: p.Track.String(), Device: p.Device,
 		Capabilities: capabilitiesInfo{
-			MaxMessage: c.MaxMessage, BufferSize: c.BufferSize, IOVec: c.IOVec, MaxIOV: c.MaxIOV, Data: c.Data,
+			MaxMessage: c.MaxMessage, BufferSize: c.BufferSize, IOVec: c.IOVec, Data: c.Data,
 			BufferSend: c.BufferSend, BufferRecv: c.BufferRecv, Probe: c.Probe, SendWait: c.SendWait, RecvWait: c.RecvWait,
 			Prefetch: c.Prefetch, RdvUpdate: c.RdvUpdate, WideURL: c.WideURL, RdvSize: c.RdvSize,
 			SendDepth: c.SendDepth, RecvDepth: c.RecvDepth, Ordered: c.Ordered, DeadTimeMS: c.DeadTime.Milliseconds(),

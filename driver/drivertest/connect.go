@@ -112,20 +112,6 @@ func connectOrders(e *end, l *link, rounds int) {
 	}
 }
 
-var roleMany = role("connect-many", func(e *end) {
-	var a struct{ Peer, Instances int }
-	e.args(&a)
-	var cs []*conn
-	for range a.Instances {
-		cs = append(cs, e.parent.begin())
-	}
-	for k, c := range cs {
-		c.waitUp()
-		c.swaps(a.Peer*a.Instances + k)
-	}
-	e.parent.sync()
-})
-
 func checkConnectMany(e *end) {
 	peers, instances := 16, 3
 	switch {
@@ -134,24 +120,7 @@ func checkConnectMany(e *end) {
 	case raceEnabled:
 		peers = 6
 	}
-	var ps []*peer
-	for k := range peers {
-		ps = append(ps, e.peer(roleMany, map[string]int{"Peer": k, "Instances": instances}))
-	}
-	var cs []*conn
-	for _, p := range ps {
-		for range instances {
-			cs = append(cs, p.begin())
-		}
-	}
-	for k, c := range cs {
-		c.waitUp()
-		c.swaps(k)
-	}
-	for _, p := range ps {
-		p.sync()
-		p.join()
-	}
+	e.exchanges(peers, instances, 1)
 }
 
 var roleAbsent = role("connect-absent", func(e *end) {

@@ -110,24 +110,15 @@ func (c *conn) offersMemory(r *rand.Rand) error {
 	return c.idles(r)
 }
 
-// broken polls until the packet is done, or the peer has died and the time for
-// that to be noticed is over.
-func (c *conn) until(p *driver.Packet, poll func(*driver.Packet) (bool, error)) (err error) {
-	c.e.until("an operation on a peer that dies", func() (done bool) {
-		c.pump()
-		done, err = poll(p)
-		return done
-	})
-	c.forget(p)
-	return err
-}
+// dies is what fails if the death of a peer is not noticed.
+const dies = "an operation on a peer that dies"
 
 func (c *conn) receivesOnce() error {
 	p := packet(make([]byte, c.size()))
 	if err := c.tryRecv(p); err != nil {
 		return err
 	}
-	return c.until(p, c.i.RecvPoll)
+	return c.finish(dies, p, c.i.RecvPoll)
 }
 
 // holdsMessage keeps a message in the driver's memory until the driver reports, without a receive, that the peer has
@@ -138,7 +129,7 @@ func (c *conn) holdsMessage() error {
 		return c.receivesOnce()
 	}
 	var p driver.Packet
-	if err := c.until(&p, c.i.RecvPoll); err != nil {
+	if err := c.finish(dies, &p, c.i.RecvPoll); err != nil {
 		return err
 	}
 	var err error
@@ -169,7 +160,7 @@ func (c *conn) sendsOnce() error {
 	if c.e.large {
 		c.posted(p)
 	}
-	return c.until(p, c.i.SendPoll)
+	return c.finish(dies, p, c.i.SendPoll)
 }
 
 // rdvComes takes the next rdv data, unless the peer dies before it sends any.
@@ -208,7 +199,7 @@ func (c *conn) probeBroken() error {
 	if err := c.i.RecvPost(p); err != nil {
 		return err
 	}
-	return c.until(p, c.i.RecvPoll)
+	return c.finish(dies, p, c.i.RecvPoll)
 }
 
 func (c *conn) swapsOnce() error {
@@ -219,7 +210,7 @@ func (c *conn) swapsOnce() error {
 	if err := c.sendsOnce(); err != nil {
 		return err
 	}
-	return c.until(in, c.i.RecvPoll)
+	return c.finish(dies, in, c.i.RecvPoll)
 }
 
 func (c *conn) waitsOnce() error {
@@ -451,7 +442,6 @@ func checkStopped(e *end) {
 		n, stops = 200, 10
 	}
 	p, c := e.pair(roleStopped, n)
-	q, out := packet(make([]byte, c.size())), packet(make([]byte, c.size()))
 	stopTime := min(e.deadTime()/2, e.cfg.scale(300*time.Millisecond))
 	if soak {
 		stopTime = e.deadTime() * 8 / 10
@@ -464,12 +454,7 @@ func checkStopped(e *end) {
 				time.AfterFunc(stopTime, func() { _ = e.cfg.Signal(p.cmd, p.pid, sigCont) })
 			}
 		}
-		c.postRecv(q)
-		fill(out.IOV[0], ofTest+uint64(k))
-		c.postSend(out)
-		c.endSend(out)
-		c.endRecv(q)
-		e.noErr("message of a peer that was stopped", verify(q.IOV[0][:q.N], ofPeer+uint64(k)))
+		c.swap(c.size(), ofTest+uint64(k), ofPeer+uint64(k))
 	}
 	p.sync()
 	p.join()
@@ -479,14 +464,8 @@ var roleStopped = role("stopped", func(e *end) {
 	var n int
 	e.args(&n)
 	c := e.parent.connectPeer()
-	in, out := packet(make([]byte, c.size())), packet(make([]byte, c.size()))
 	for k := range n {
-		c.postRecv(in)
-		fill(out.IOV[0], ofPeer+uint64(k))
-		c.postSend(out)
-		c.endRecv(in)
-		c.endSend(out)
-		e.noErr("message to a peer that was stopped", verify(in.IOV[0][:in.N], ofTest+uint64(k)))
+		c.swap(c.size(), ofPeer+uint64(k), ofTest+uint64(k))
 	}
 	e.parent.sync()
 })

@@ -63,7 +63,7 @@ func (e *end) room(f form, n int, alloc func(int) []byte) *room {
 	case formIOV1, formBuffer:
 		r.p.IOV = [][]byte{m[:n:n]}
 	case formIOV:
-		r.p.IOV = pieces(m, n, e.caps.MaxIOV)
+		r.p.IOV = pieces(m, n)
 	case formContiguous:
 		r.p.Data = &driver.Contiguous{B: m[:n:n]}
 	case formStrided: // a block length that divides n
@@ -90,11 +90,8 @@ func (e *end) room(f form, n int, alloc func(int) []byte) *room {
 }
 
 // pieces cuts n bytes into uneven entries with gaps, empty and nil ones too.
-func pieces(m []byte, n, limit int) [][]byte {
-	count := 7
-	if limit > 0 {
-		count = min(count, limit)
-	}
+func pieces(m []byte, n int) [][]byte {
+	const count = 7
 	iov := make([][]byte, 0, count)
 	for k := range count {
 		rest := count - k

@@ -129,7 +129,9 @@ func (c *conn) recvItem(it *item, m *memory) {
 	e := c.e
 	e.Helper()
 	if it.Probe {
-		e.probe(c)
+		if i := e.named(); i != c.i {
+			e.Fatalf("probe names the instance of %s, want that of %s", i.Peer(), c.i.Peer())
+		}
 	}
 	if it.Recv == formBuffer {
 		p := &driver.Packet{}
@@ -152,22 +154,6 @@ func (c *conn) recvItem(it *item, m *memory) {
 	if err := r.verify(it.Size, it.Seed); err != nil {
 		e.Fatalf("message %+v: %v", *it, err)
 	}
-}
-
-// probe waits until the instance is named.
-func (e *end) probe(c *conn) {
-	e.Helper()
-	e.until("probe", func() bool {
-		i, err := e.context().(driver.Prober).RecvProbeAny()
-		if err == driver.ErrAgain {
-			return false
-		}
-		e.noErr("probe", err)
-		if i != c.i {
-			e.Fatalf("probe names the instance of %s, want that of %s", i.Peer(), c.i.Peer())
-		}
-		return true
-	})
 }
 
 func checkForms(e *end) {
@@ -440,11 +426,17 @@ func checkManyInstances(e *end) {
 	if e.large || raceEnabled {
 		n = 60
 	}
+	e.exchanges(peers, instances, n)
+}
+
+// exchanges connects several times to each of several peers at once, and swaps n times on each connection.
+func (e *end) exchanges(peers, instances, n int) {
+	e.Helper()
 	var ps []*peer
-	var cs []*conn
 	for k := range peers {
 		ps = append(ps, e.peer(roleExchange, map[string]int{"Peer": k, "Instances": instances, "N": n}))
 	}
+	var cs []*conn
 	for _, p := range ps {
 		for range instances {
 			cs = append(cs, p.begin())

@@ -135,12 +135,6 @@ func checkAbsent(e *end) {
 	}
 	if !caps.IOVec {
 		refuse("two IOV entries", &driver.Packet{IOV: [][]byte{make([]byte, 1), make([]byte, 1)}})
-	} else if caps.MaxIOV > 0 {
-		p := &driver.Packet{}
-		for range caps.MaxIOV + 1 {
-			p.IOV = append(p.IOV, make([]byte, 1))
-		}
-		refuse("more than MaxIOV entries", p)
 	}
 	if !caps.Data {
 		refuse("a layout", &driver.Packet{Data: &driver.Contiguous{B: make([]byte, 1)}})

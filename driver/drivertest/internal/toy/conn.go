@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -395,12 +394,9 @@ func (n *conn) Disconnect() error {
 }
 
 // post is the post of a packet.
-func (n *conn) post(op string, p *driver.Packet, post func(*driver.Packet) error) error {
-	switch {
-	case n.c.fault == "early-post" && !n.Waited(), n.c.fault == "zombie" && n.State() == kit.StateClosed:
+func (n *conn) post(p *driver.Packet, post func(*driver.Packet) error) error {
+	if n.c.fault == "early-post" && !n.Waited() || n.c.fault == "zombie" && n.State() == kit.StateClosed {
 		return nil
-	case len(p.IOV) > maxIOV:
-		return n.Fault(op, fmt.Errorf("%w: %d pieces, limit is %d", driver.ErrInvalid, len(p.IOV), maxIOV))
 	}
 	return n.disguised(post(p))
 }

@@ -25,7 +25,6 @@ const (
 	largeMax   = 64 << 20
 	depth      = kit.LargeDepth // of the large track, and of what waits to be written
 	opDepth    = 8
-	maxIOV     = 16
 	maxPut     = 1 << 20
 	// updateFrom is the length from which the large track asks for an update
 	// of the rdv data before anything is sent.
@@ -71,7 +70,7 @@ func properties(track driver.Track, fault string) driver.Properties {
 	p.Profile = driver.Profile{Latency: 10 * time.Microsecond, Bandwidth: 1e9}
 	c := &p.Capabilities
 	*c = driver.Capabilities{
-		MaxMessage: largeMax, IOVec: true, MaxIOV: maxIOV, Data: true,
+		MaxMessage: largeMax, IOVec: true, Data: true,
 		SendWait: true, RecvWait: true, SendDepth: depth, RecvDepth: depth,
 		Prefetch: !small, RdvUpdate: !small, BufferSend: small, BufferRecv: small,
 		Probe: small, Ordered: small, DeadTime: 400 * time.Millisecond,

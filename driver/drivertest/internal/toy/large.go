@@ -231,9 +231,9 @@ func (l *large) Unfetch(p *driver.Packet) error {
 
 // From here on methods add faults to those of the kit.
 
-func (l *large) SendPost(p *driver.Packet) error { return l.post("send", p, l.Large.SendPost) }
+func (l *large) SendPost(p *driver.Packet) error { return l.post(p, l.Large.SendPost) }
 
-func (l *large) RecvPost(p *driver.Packet) error { return l.post("receive", p, l.Large.RecvPost) }
+func (l *large) RecvPost(p *driver.Packet) error { return l.post(p, l.Large.RecvPost) }
 
 func (l *large) RecvPoll(p *driver.Packet) (bool, error) { return l.polled(p, l.Large.RecvPoll) }
 

@@ -19,7 +19,7 @@ type small struct {
 	garbage []byte // fault alloc
 }
 
-func (s *small) SendPost(p *driver.Packet) error { return s.post("send", p, s.send) }
+func (s *small) SendPost(p *driver.Packet) error { return s.post(p, s.send) }
 
 func (s *small) send(p *driver.Packet) error {
 	if !s.Enter() {
@@ -150,7 +150,7 @@ func (s *small) OnClose(before kit.State) {
 
 // From here on methods add faults to those of the kit.
 
-func (s *small) RecvPost(p *driver.Packet) error { return s.post("receive", p, s.Small.RecvPost) }
+func (s *small) RecvPost(p *driver.Packet) error { return s.post(p, s.Small.RecvPost) }
 
 func (s *small) RecvPoll(p *driver.Packet) (bool, error) { return s.polled(p, s.Small.RecvPoll) }
 
