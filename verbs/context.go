@@ -99,7 +99,7 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (_ *op
 	}
 	at := p.forManagers(o)
 	c.managers, err = connect.Open(connect.Config{
-		Incarnation: c.Incarnation, Secret: a.Secret, NoSecret: len(a.Secret) == 0,
+		Incarnation: c.Incarnation, Secret: a.Secret,
 		Include: o.managers, Exclude: o.exclude, Options: o.manager, Timeout: o.deadTime,
 	}, at)
 	if err != nil {

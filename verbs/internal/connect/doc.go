@@ -71,6 +71,6 @@
 // # Security
 //
 // Both sides prove that they have the session secret before either reads anything else, and messages are encrypted and
-// authenticated: see internal/handshake. A context without a secret must ask for that (Config.NoSecret). A connection
-// has 5 s to prove the secret, and at most 256 unproven connections are kept.
+// authenticated: see internal/handshake. A connection has 5 s to prove the secret, and at most 256 unproven connections
+// are kept.
 package connect

@@ -62,7 +62,7 @@ func TestExcludedManagerIsNotInTheCard(t *testing.T) {
 // reasons.
 func TestManagersThatCannot(t *testing.T) {
 	onHost(t)
-	m := must[*Managers](t)(Open(Config{Incarnation: 1, NoSecret: true}, aPort("a")))
+	m := must[*Managers](t)(Open(Config{Incarnation: 1}, aPort("a")))
 	if !slices.Equal(m.Names(), []string{"oob"}) {
 		t.Errorf("a port without a device is served by %q, want oob", m.Names())
 	}
@@ -73,14 +73,14 @@ func TestManagersThatCannot(t *testing.T) {
 		t.Errorf("endpoint after Close: %v, want %v", err, driver.ErrClosed)
 	}
 	for _, include := range [][]string{{"rdmacm"}, {"oob", "rdmacm"}} {
-		_, err := Open(Config{Incarnation: 1, NoSecret: true, Include: include}, aPort("a"))
+		_, err := Open(Config{Incarnation: 1, Include: include}, aPort("a"))
 		if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "connection manager rdmacm") {
 			t.Errorf("include %q: %v, want %v", include, err, driver.ErrUnsupported)
 		}
 	}
 	p := aPort("a")
 	p.Addrs = nil
-	_, err := Open(Config{Incarnation: 1, NoSecret: true}, p)
+	_, err := Open(Config{Incarnation: 1}, p)
 	if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "oob: ") || !strings.Contains(err.Error(), "rdmacm: ") {
 		t.Errorf("a port that no manager serves: %v, want %v with both reasons", err, driver.ErrUnsupported)
 	}
@@ -112,10 +112,8 @@ func TestInvalidParameters(t *testing.T) {
 			t.Errorf("%s: %v, want %v that names it", what, err, driver.ErrInvalid)
 		}
 	}
-	for what, cfg := range map[string]Config{"incarnation": {NoSecret: true}, "secret": {Incarnation: 1}} {
-		if _, err := Open(cfg, aPort("a")); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), what) {
-			t.Errorf("%s: %v, want %v that names it", what, err, driver.ErrInvalid)
-		}
+	if _, err := Open(Config{}, aPort("a")); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "incarnation") {
+		t.Errorf("no incarnation: %v, want %v that names it", err, driver.ErrInvalid)
 	}
 }
 

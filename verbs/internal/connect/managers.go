@@ -43,10 +43,9 @@ type Config struct {
 	Incarnation uint64
 
 	// Secret authenticates peers to one another. It is never sent. It needs at least 16 random bytes: a shorter one is
-	// ErrInvalid, because an attacker that records a handshake could guess it. An empty one is ErrInvalid unless
-	// NoSecret is set.
-	Secret   []byte
-	NoSecret bool
+	// ErrInvalid, because an attacker that records a handshake could guess it. With an empty one any peer without a
+	// secret connects.
+	Secret []byte
 
 	// Include, if not empty, names the managers to use; Exclude names managers that are not used. A name that no
 	// manager has, or that is in both lists, is ErrInvalid.
@@ -160,9 +159,6 @@ type Managers struct {
 // Open chooses managers, and begins to listen for peers of the port. It leaves out a manager that cannot serve the port,
 // unless Include names it. If none can, the error is ErrUnsupported with the reason of each.
 func Open(cfg Config, p *Port) (*Managers, error) {
-	if len(cfg.Secret) == 0 && !cfg.NoSecret {
-		return nil, fmt.Errorf("%w: no session secret given (set Secret, or NoSecret to connect without)", driver.ErrInvalid)
-	}
 	key, err := kit.NewKey(cfg.Secret)
 	if err != nil {
 		return nil, err

@@ -163,7 +163,7 @@ func otherSecretIsRefused(t *testing.T) {
 	for _, secrets := range [][2]string{{"one, long enough", "two, long enough"}, {"one, long enough", ""}, {"", "two, long enough"}} {
 		for range 2 {
 			with := func(s string) *host {
-				return aHost(t, func(c *Config, _ *Port) { c.Secret, c.NoSecret = []byte(s), s == "" })
+				return aHost(t, func(c *Config, _ *Port) { c.Secret = []byte(s) })
 			}
 			a, b := with(secrets[0]), with(secrets[1])
 			x, y := a.endpoint(b, nil), b.endpoint(a, nil)
@@ -178,11 +178,8 @@ func otherSecretIsRefused(t *testing.T) {
 			}
 		}
 	}
-	if _, err := Open(Config{Incarnation: 1}, aPort("a")); !errors.Is(err, driver.ErrInvalid) {
-		t.Errorf("open without secret: %v, want %v", err, driver.ErrInvalid)
-	}
-	a := aHost(t, func(c *Config, _ *Port) { c.Secret, c.NoSecret = nil, true })
-	b := aHost(t, func(c *Config, _ *Port) { c.Secret, c.NoSecret = nil, true })
+	a := aHost(t, func(c *Config, _ *Port) { c.Secret = nil })
+	b := aHost(t, func(c *Config, _ *Port) { c.Secret = nil })
 	x, y := a.endpoint(b, nil), b.endpoint(a, nil)
 	x.mustConnect(t)
 	y.mustConnect(t)
