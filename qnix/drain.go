@@ -117,9 +117,6 @@ func (c *process) receiveRang(i int) {
 
 func (c *process) sendRang(i int) {
 	switch r := &c.doorbells.sends[i]; {
-	case i == c.fence.context:
-		c.fence.rang.Store(true)
-		c.wakeBackground()
 	case r.peer != nil:
 		c.workList.addPeer(r.peer)
 		c.wakeBackground()
@@ -127,6 +124,9 @@ func (c *process) sendRang(i int) {
 		if state, n := c.proc.SendDoorbell(i); state != nic.Pending && state != nic.Free {
 			r.conn.api.sent(r.slot, state, n)
 		}
+	case i == c.fence.context:
+		c.fence.rang.Store(true)
+		c.wakeBackground()
 	}
 }
 

@@ -18,12 +18,12 @@ type fence struct {
 	rang    atomic.Bool // its doorbell was drained
 
 	// Guarded by process.Mu.
-	posted  bool
-	covered []func() // run when the posted fence rings
+	covered []func() // run when the posted fence rings; none: no fence is posted
 	waiting []func() // run when the next fence rings
 }
 
-// afterFence calls f, with Mu held, when a fence that is posted from here on has rung. The caller holds Mu.
+// afterFence calls f, with Mu held, when a fence that is posted from here on has rung: never if the NIC has failed. The
+// caller holds Mu.
 func (c *process) afterFence(f func()) {
 	c.fence.waiting = append(c.fence.waiting, f)
 	c.wakeBackground()
@@ -32,15 +32,13 @@ func (c *process) afterFence(f func()) {
 // stepFence is called by the background goroutine, which holds Mu.
 func (c *process) stepFence() {
 	f := &c.fence
-	if f.rang.Swap(false) || c.failed != nil {
-		f.posted = false
-		for _, f := range f.covered {
-			f()
+	if f.rang.Swap(false) {
+		for _, run := range f.covered {
+			run()
 		}
 		f.covered = nil
 	}
-	if !f.posted && len(f.waiting) > 0 && (c.failed != nil || c.post(c.proc.SendShort(f.context, nic.Name{}, controlTag, 0))) {
-		f.posted = true
+	if len(f.covered) == 0 && len(f.waiting) > 0 && c.post(c.proc.SendShort(f.context, nic.Name{}, controlTag, 0)) {
 		f.covered, f.waiting = f.waiting, nil
 	}
 }

@@ -61,26 +61,39 @@ func newFakePeer(t *testing.T, track driver.Track, secret string) (*fakePeer, dr
 	return newFakePeerOf(t, fakePeerIncarnation, track, secret)
 }
 
-func newFakePeerOf(t *testing.T, incarnation uint64, track driver.Track, secret string) (*fakePeer, driver.Instance) {
+// newConnectedPeer is a fake peer to which the victim is connected.
+func newConnectedPeer(t *testing.T, track driver.Track) (*fakePeer, driver.Instance) {
+	t.Helper()
+	m, i := newFakePeer(t, track, testSecret)
+	m.shake(testSecret)
+	if err := connected(i); err != nil {
+		t.Fatal(err)
+	}
+	return m, i
+}
+
+// openProcess opens a context on the NIC of the tests.
+func openProcess(t *testing.T, track driver.Track, secret string) *process {
 	t.Helper()
 	NeedNIC(t)
-	d := qnixDriver{}
-	q, err := d.Query(driver.Hints{Device: os.Getenv(nic.EnvPath), Track: track})
+	q, err := qnixDriver{}.Query(driver.Hints{Device: os.Getenv(nic.EnvPath), Track: track})
 	if err != nil {
 		t.Fatal(err)
 	}
-	opened, err := q.Open(driver.Attributes{Secret: []byte(secret)})
+	c, err := q.Open(driver.Attributes{Secret: []byte(secret)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = opened.Close() })
-	v, ok := opened.(*process)
-	if s, small := opened.(smallContext); small {
-		v, ok = s.process, true
+	t.Cleanup(func() { _ = c.Close() })
+	if s, small := c.(smallContext); small {
+		return s.process
 	}
-	if !ok {
-		t.Fatalf("a context of type %T", opened)
-	}
+	return c.(*process)
+}
+
+func newFakePeerOf(t *testing.T, incarnation uint64, track driver.Track, secret string) (*fakePeer, driver.Instance) {
+	t.Helper()
+	v := openProcess(t, track, secret)
 	m := &fakePeer{t: t, victim: v, peer: v.name, incarnation: incarnation, track: track}
 	m.register()
 	url := driver.URL{Driver: Name, Version: urlVersion, Incarnation: incarnation, Rest: place{nic: m.p.NIC() + 1, track: track, home: 1}.String()}
@@ -217,11 +230,7 @@ func TestInvalidMessagesBreakTheConnection(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m, i := newFakePeer(t, driver.Small, testSecret)
-			m.shake(testSecret)
-			if err := connected(i); err != nil {
-				t.Fatal(err)
-			}
+			m, i := newConnectedPeer(t, driver.Small)
 			attack(m)
 			p := &driver.Packet{IOV: [][]byte{make([]byte, 4096)}}
 			err := i.RecvPost(p)
@@ -244,11 +253,7 @@ func TestInvalidMessagesBreakTheConnection(t *testing.T) {
 // A context that is used again may have an entry of its earlier use in the Doorbell Ring: that is no sign about what is
 // posted.
 func TestEarlierEntriesOfTheRingAreIgnored(t *testing.T) {
-	m, i := newFakePeer(t, driver.Small, testSecret)
-	m.shake(testSecret)
-	if err := connected(i); err != nil {
-		t.Fatal(err)
-	}
+	m, i := newConnectedPeer(t, driver.Small)
 	n := &i.(*small).conn
 	m.victim.doorbells.mustLock()
 	for k := range n.receives.n {
@@ -262,25 +267,10 @@ func TestEarlierEntriesOfTheRingAreIgnored(t *testing.T) {
 	}
 }
 
-func openSmall(t *testing.T) smallContext {
-	t.Helper()
-	NeedNIC(t)
-	q, err := qnixDriver{}.Query(driver.Hints{Device: os.Getenv(nic.EnvPath)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := q.Open(driver.Attributes{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	return c.(smallContext)
-}
-
 // The contexts of a connection have no other user before their doorbells are drained, which would count as messages of
 // that user.
 func TestContextsChangeUserWhenDrained(t *testing.T) {
-	c := openSmall(t)
+	c := openProcess(t, driver.Small, "")
 	c.stop() // the background goroutine, in whose place the test
 	c.wakeBackground()
 	c.tasks.Wait()
@@ -389,11 +379,7 @@ func TestCallThatIsForgottenIsWithdrawn(t *testing.T) {
 
 // A peer whose link was lost and came back before the end of the old connections gets no message of these.
 func TestPeerThatCameBackGetsNothingOfOldConnections(t *testing.T) {
-	m, i := newFakePeer(t, driver.Small, testSecret)
-	m.shake(testSecret)
-	if err := connected(i); err != nil {
-		t.Fatal(err)
-	}
+	m, i := newConnectedPeer(t, driver.Small)
 	m.comeBack(i)
 	m.call() // the first message
 }
@@ -402,11 +388,7 @@ func TestPeerThatCameBackGetsNothingOfOldConnections(t *testing.T) {
 func TestPeerThatCameBackSendsNothingOfOldConnections(t *testing.T) {
 	for _, track := range []driver.Track{driver.Small, driver.Large} {
 		t.Run(track.String(), func(t *testing.T) {
-			m, i := newFakePeer(t, track, testSecret)
-			m.shake(testSecret)
-			if err := connected(i); err != nil {
-				t.Fatal(err)
-			}
+			m, i := newConnectedPeer(t, track)
 			first := m.theirs.tags
 			m.comeBack(i)
 			old := append(make([]byte, dataHead), "old"...) // the first message of a connection
@@ -472,14 +454,26 @@ func TestOnlyPeersOfOtherNICsAreKept(t *testing.T) {
 	}
 }
 
+// The tags of a bounded number of lost peers are kept.
+func TestLostPeersAreBounded(t *testing.T) {
+	m, i := newConnectedPeer(t, driver.Small)
+	m.victim.Mu.Lock()
+	for k := range uint64(maxLost) {
+		m.victim.lost[k] = peerTags{}
+	}
+	m.victim.Mu.Unlock()
+	m.comeBack(i)
+	m.victim.Mu.Lock()
+	defer m.victim.Mu.Unlock()
+	if _, kept := m.victim.lost[m.incarnation]; !kept || len(m.victim.lost) != maxLost {
+		t.Errorf("%d peers are kept, this one among them: %v, want %d", len(m.victim.lost), kept, maxLost)
+	}
+}
+
 // A peer that is gone is forgotten, also if the link has come back before a control receive was posted, which nothing
 // ends then.
 func TestPeerWithAPostedReceiveIsForgotten(t *testing.T) {
-	m, i := newFakePeer(t, driver.Small, testSecret)
-	m.shake(testSecret)
-	if err := connected(i); err != nil {
-		t.Fatal(err)
-	}
+	m, i := newConnectedPeer(t, driver.Small)
 	m.victim.Mu.Lock()
 	m.victim.peers[m.incarnation].died(driver.ErrBroken)
 	m.victim.Mu.Unlock()
@@ -489,11 +483,7 @@ func TestPeerWithAPostedReceiveIsForgotten(t *testing.T) {
 // A peer that a doorbell of a connection reports as gone is lost with all connections, also if no control receive was
 // posted at that time: nothing else would end them if the link comes back before.
 func TestConnectionThatFindsThePeerGone(t *testing.T) {
-	m, i := newFakePeer(t, driver.Small, testSecret)
-	m.shake(testSecret)
-	if err := connected(i); err != nil {
-		t.Fatal(err)
-	}
+	m, i := newConnectedPeer(t, driver.Small)
 	m.victim.Mu.Lock() // the background goroutine waits, and posts no further control receive
 	m.sendControl(control{kind: kindOver, mine: 99, yours: 99})
 	if err := m.p.Deregister(); err != nil {
@@ -508,11 +498,7 @@ func TestConnectionThatFindsThePeerGone(t *testing.T) {
 // A send of an old connection that this side has posted after the link has come back, before it knew that it was lost,
 // is cancelled before its memory is free.
 func TestSendToPeerThatCameBackIsCancelled(t *testing.T) {
-	m, i := newFakePeer(t, driver.Large, testSecret)
-	m.shake(testSecret)
-	if err := connected(i); err != nil {
-		t.Fatal(err)
-	}
+	m, i := newConnectedPeer(t, driver.Large)
 	m.victim.Mu.Lock() // the background goroutine waits
 	if err := m.p.Deregister(); err != nil {
 		t.Fatal(err)
@@ -645,7 +631,7 @@ func TestRegistrationWithoutDescriptorsNamesTheLimit(t *testing.T) {
 
 // A call handles a bounded number of the doorbells that have rung. The next calls handle the others.
 func TestDrainIsBounded(t *testing.T) {
-	ends := [2]smallContext{openSmall(t), openSmall(t)}
+	ends := [2]*process{openProcess(t, driver.Small, ""), openProcess(t, driver.Small, "")}
 	x, err := ends[0].Connect(ends[1].URL())
 	if err != nil {
 		t.Fatal(err)
@@ -767,11 +753,7 @@ func TestRefusalComesTooLate(t *testing.T) {
 
 // A peer that confirms messages which the NIC keeps for it does not get the bytes that the contexts have later.
 func TestPeerThatConfirmsWhatTheNICKeeps(t *testing.T) {
-	m, i := newFakePeer(t, driver.Small, testSecret)
-	m.shake(testSecret)
-	if err := connected(i); err != nil {
-		t.Fatal(err)
-	}
+	m, i := newConnectedPeer(t, driver.Small)
 	s := i.(*small)
 	v, limit := m.victim, uint32(m.mine.receives)
 	sends, used := s.sends, int(m.mine.receives)
@@ -887,11 +869,7 @@ func TestAnswersOfAPeerAreBounded(t *testing.T) {
 
 // The background goroutine does not wait for an owner that waits for the end of the NIC, which the same goroutine handles.
 func TestLeavingPeerAndFailingNIC(t *testing.T) {
-	m, i := newFakePeer(t, driver.Small, testSecret)
-	m.shake(testSecret)
-	if err := connected(i); err != nil {
-		t.Fatal(err)
-	}
+	m, i := newConnectedPeer(t, driver.Small)
 	n := &i.(*small).conn
 	if !n.Enter() {
 		t.Fatal("the instance has ended")

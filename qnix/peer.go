@@ -40,8 +40,7 @@ type peer struct {
 	theirs        []call           // calls of the peer that are not joined
 	out           [][]byte         // control messages to be sent
 	sending       bool             // the first of them is on its way
-	lost          atomic.Bool      // a connection's doorbell rang that the peer is gone; the drainer writes it
-	losing        bool             // lose will be called
+	lost          atomic.Bool      // a doorbell of a connection rang that the peer is gone: lose is to be called
 	gone          error            // why the process has ended, or nil
 	rearm         bool             // the receive must be posted
 	stopped       bool             // its cancel was posted after the peer was gone
@@ -125,8 +124,7 @@ func (p *peer) step() {
 	}
 	for p.receiveControl() {
 	}
-	if p.lost.Load() && !p.losing {
-		p.losing = true
+	if p.lost.Swap(false) {
 		c.afterFence(p.lose)
 	}
 	s, _ := c.proc.SendDoorbell(p.send)

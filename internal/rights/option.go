@@ -54,7 +54,7 @@ func pass(c syscall.RawConn, on int) error {
 	return errors.Join(err, set)
 }
 
-// AdmitAttach lets other processes of this user access this process's memory where Yama restricts that to ancestors.
+// AdmitAttach lets any other process of this user access this process's memory where Yama restricts that to ancestors.
 func AdmitAttach() {
 	b, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
 	if err == nil && string(bytes.TrimSpace(b)) == "1" {
