@@ -20,7 +20,7 @@ type actives struct {
 	running  int             // handlers
 	budget   int             // bytes of long messages that may still arrive
 	waiting  []waitingActive // long messages that wait for memory
-	resumed  []*Gate         // gates from which nothing was taken while a handler ran
+	resumed  []*Gate         // gates whose messages are to be taken without a report of the driver: see resume
 	called   bool            // Session.calls has handlers of long messages
 
 	unhandled [4]uint64 // numbers of messages that had no handler: reported

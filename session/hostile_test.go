@@ -43,7 +43,7 @@ func (t *tape) message(region uint64) []byte {
 	case header.RTS:
 		h.Tag = uint64(t.n(4))
 		total := t.n(60_000)
-		r := header.Request{ID: t.id(), Total: uint64(total), Modes: uint8(t.n(16)), Rail: uint8(t.n(2)), Keyed: uint32(t.n(total + 1))}
+		r := header.Request{ID: t.id(), Total: uint64(total), Modes: uint8(t.n(16)), Rail: uint8(t.n(2))}
 		r.Put(body)
 	case header.RTR:
 		n := t.n(30_000)
@@ -123,7 +123,6 @@ func FuzzHandle(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		in := tape(b)
 		mode := in.n(5)
-		_ = in.n(2) // keeps the meaning of the corpus
 		s := joinAll(t, 2, func(rank int, c *session.Config) {
 			c.Progress, c.Unexpected = session.Explicit, 1<<16
 			if rank == 0 && mode < 4 {

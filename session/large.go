@@ -3,7 +3,6 @@ package session
 import (
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/bywash/bywash/driver"
@@ -155,7 +154,7 @@ func (o *outgoing) offer(l *link, msg *outMsg) {
 	}
 	if f := s.cfg.Mode; f == nil || *f != rdv.Get {
 		modes &^= rdv.Set(0).With(rdv.Get)
-	} else if o.region == nil && modes.Has(rdv.Get) && o.total > 0 && (uint64(o.total) > math.MaxUint32 || o.register(l) != nil) {
+	} else if o.region == nil && modes.Has(rdv.Get) && o.total > 0 && o.register(l) != nil {
 		modes &^= rdv.Set(0).With(rdv.Get)
 	}
 	var h header.Header
@@ -166,10 +165,9 @@ func (o *outgoing) offer(l *link, msg *outMsg) {
 		o.keyLen = 0
 	}
 	h.Tag = header.Uint64(msg.buf[8:])
-	keyed := 0 // bytes that the key covers
 	if o.region != nil {
 		key := o.region.Key()
-		o.keyLen, keyed = len(key), o.total
+		o.keyLen = len(key)
 		msg.buf = append(msg.buf, key...)
 		h.Length = uint32(len(key))
 	}
@@ -180,7 +178,7 @@ func (o *outgoing) offer(l *link, msg *outMsg) {
 		h.Flags |= flagActive
 	}
 	h.Put(msg.buf)
-	req := header.Request{ID: o.id, Total: uint64(o.total), Modes: uint8(modes), Rail: o.rail, Keyed: uint32(keyed)}
+	req := header.Request{ID: o.id, Total: uint64(o.total), Modes: uint8(modes), Rail: o.rail}
 	req.Put(msg.buf[header.Size:])
 	if modes.Has(rdv.Cooperative) {
 		o.prefetch(l)
@@ -249,9 +247,6 @@ func (s *Session) receiveLong(r *Request, g *Gate, h *header.Header, req *header
 	if mode == rdv.Get {
 		if l = g.rail(req.Rail); l == nil { // that on which it was offered: it may be lost since
 			l = g.lead
-			in.err = rdv.ErrProtocol
-		}
-		if int(req.Keyed) != in.total {
 			in.err = rdv.ErrProtocol
 		}
 		in.key = append(in.key, key...)
@@ -404,8 +399,7 @@ const (
 	statusDone = iota
 	statusFailed
 	statusWithdrawn // by the sender, before anything has moved; the tag is the sender's
-	_
-	statusTooLong // by the receiver, which takes no message so long
+	statusTooLong   // by the receiver, which takes no message so long
 )
 
 // settleIn completes a receive that is complete, or has failed.

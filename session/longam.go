@@ -218,7 +218,7 @@ func (s *Session) handleLong(u *unexpected) {
 	s.freeUnexpected(u)
 }
 
-// takeResumed takes what has arrived at gates while nothing was taken from them.
+// takeResumed takes what has arrived at the gates that resume was called for.
 func (s *Session) takeResumed() (moved bool) {
 	for n := len(s.active.resumed); n > 0 && len(s.active.resumed) > 0; n-- {
 		g := s.active.resumed[0]

@@ -25,6 +25,5 @@ func (g *Gate) SendRecv(ctx context.Context, tag uint64, out []byte, from Match,
 
 // Abort ends the whole job: the launcher ends all processes as far as it can, with this exit code (1 to 255; any other
 // counts as 1), and shows why. It returns after a second at most, or after ten on a rank 0 that serves the rendezvous;
-// the caller then exits. It does not close the session. A job of one rank without a launcher has no other process to
-// end.
+// the caller then exits. It does not close the session. Without a launcher there is no other process to end.
 func (s *Session) Abort(code int, why string) { s.launcher.job.Abort(code, why) }

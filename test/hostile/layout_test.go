@@ -36,7 +36,7 @@ const (
 )
 
 const (
-	layoutVersion = 5
+	layoutVersion = 6
 	headSize      = 16
 	flagActive    = 2 // of an rts: it announces an active message
 )
@@ -98,9 +98,9 @@ func TestLayoutOfFloods(t *testing.T) {
 	for name, got := range map[string][]byte{
 		"hello":  message(header{kind: msgHello, extra: layoutVersion, tag: 9}, 28, 8<<32|3, 0x1122334455667788),
 		"eager":  message(header{kind: msgEager, extra: 2, tag: 0xabcdef}, 3),
-		"rts":    message(header{kind: msgRTS, extra: 1, tag: 7}, 2, 5, 1<<32, 4096<<32|1<<8|0xf),
+		"rts":    message(header{kind: msgRTS, extra: 1, tag: 7}, 2, 5, 1<<32, 1<<8|0xf),
 		"rtr":    message(header{kind: msgRTR, tag: 5}, 2, 9, 16, 32, 64, 1<<40|3<<32|2),
-		"done":   message(header{kind: msgDone, tag: 9}, 0, 1<<48|1<<40|4<<32|2),
+		"done":   message(header{kind: msgDone, tag: 9}, 0, 1<<48|1<<40|3<<32|2),
 		"op":     message(header{kind: msgOp}, 1, 1, 2, 3, 4, 5, 8<<40|7<<32|6),
 		"reply":  message(header{kind: msgReply, tag: 1}, 0, 258, 3),
 		"seen":   message(header{kind: msgSeen, tag: 0x1234}, 0),

@@ -81,7 +81,6 @@ type Request struct {
 	Total uint64 // length of the message in bytes
 	Modes uint8  // those that the sender can do, a bit each
 	Rail  uint8  // of the key
-	Keyed uint32 // bytes that the key covers: all, or 0
 }
 
 const rtsSize = 24
@@ -94,18 +93,17 @@ const MaxTotal = 1 << 60
 func (r *Request) Put(b []byte) {
 	le.PutUint64(b, r.ID)
 	le.PutUint64(b[8:], r.Total)
-	b[16], b[17], b[18], b[19] = r.Modes, r.Rail, 0, 0
-	le.PutUint32(b[20:], r.Keyed)
+	le.PutUint64(b[16:], uint64(r.Rail)<<8|uint64(r.Modes))
 }
 
 // Parse reads a body.
 func (r *Request) Parse(b []byte) error {
-	if len(b) != rtsSize || b[18]|b[19] != 0 {
+	if len(b) != rtsSize || le.Uint64(b[16:])>>16 != 0 {
 		return fmt.Errorf("%w: RTS", ErrMalformed)
 	}
-	r.ID, r.Total, r.Modes, r.Rail, r.Keyed = le.Uint64(b), le.Uint64(b[8:]), b[16], b[17], le.Uint32(b[20:])
-	if r.Total > MaxTotal || uint64(r.Keyed) > r.Total {
-		return fmt.Errorf("%w: RTS for %d bytes, key for %d", ErrMalformed, r.Total, r.Keyed)
+	r.ID, r.Total, r.Modes, r.Rail = le.Uint64(b), le.Uint64(b[8:]), b[16], b[17]
+	if r.Total > MaxTotal {
+		return fmt.Errorf("%w: RTS for %d bytes", ErrMalformed, r.Total)
 	}
 	return nil
 }

@@ -22,9 +22,9 @@ var golden = []struct {
 }{
 	{"hello", header.Header{Kind: header.Hello, Extra: header.Version, Length: 28, Tag: 9}, &hello, string(hello.Data())},
 	{"eager", header.Header{Kind: header.Eager, Extra: 2, Length: 3, Tag: 0xabcdef}, nil, "hhddd"},
-	{"rts", header.Header{Kind: header.RTS, Extra: 1, Length: 2, Tag: 7}, &header.Request{ID: 5, Total: 1 << 32, Modes: 0xf, Rail: 1, Keyed: 4096}, "hkk"},
+	{"rts", header.Header{Kind: header.RTS, Extra: 1, Length: 2, Tag: 7}, &header.Request{ID: 5, Total: 1 << 32, Modes: 0xf, Rail: 1}, "hkk"},
 	{"rtr", header.Header{Kind: header.RTR, Length: 2, Tag: 5}, &header.Ready{ID: 9, Offset: 16, Length: 32, Want: 64, Chunk: 2, Mode: 3, Rail: 1}, "rr"},
-	{"done", header.Header{Kind: header.Done, Tag: 9}, &header.Part{Chunk: 2, Status: 4, ToSender: true, All: true}, ""},
+	{"done", header.Header{Kind: header.Done, Tag: 9}, &header.Part{Chunk: 2, Status: 3, ToSender: true, All: true}, ""},
 	{"op", header.Header{Kind: header.Op, Length: 1, Tag: 0}, &header.Operation{ID: 1, Region: 2, Offset: 3, Operand: 4, Compare: 5, Length: 6, What: 7, Size: 8}, "d"},
 	{"reply", header.Header{Kind: header.Reply, Tag: 1}, &header.Outcome{Result: 258, Status: 3}, ""},
 	{"seen", header.Header{Kind: header.Seen, Tag: 0x1234}, nil, ""},
