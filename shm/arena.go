@@ -219,26 +219,32 @@ func (x *exports) close() {
 	}
 }
 
-// copyIn and copyOut move bytes between this process's memory and the peer's private memory at addr (Linux 3.2; needs
-// the permission that ptrace does). A pid that was given away again names another process's memory: the caller looks
-// whether the peer lives, before it writes and after it has read.
-func (p *process) copyIn(local []unix.Iovec, addr uint64, n int) error {
-	return p.transfer(local, addr, n, unix.ProcessVMReadv)
+// crossCopy copies between memory of this process and the peer's private memory at addr (Linux 3.2; needs the permission
+// that ptrace does). errGone: what was read may be another process's memory.
+func (n *conn) crossCopy(out bool, local []unix.Iovec, addr uint64, size int) error {
+	f := unix.ProcessVMReadv
+	if out {
+		if n.presence.replaced() {
+			return errGone
+		}
+		f = unix.ProcessVMWritev
+	}
+	err := crossMove(f, n.proc.pid, local, addr, size)
+	if err != nil && n.presence.gone() || err == nil && !out && n.presence.replaced() {
+		return errGone
+	}
+	return err
 }
 
-func (p *process) copyOut(local []unix.Iovec, addr uint64, n int) error {
-	return p.transfer(local, addr, n, unix.ProcessVMWritev)
-}
-
-func (p *process) transfer(local []unix.Iovec, addr uint64, n int, f func(int, []unix.Iovec, []unix.RemoteIovec, uint) (int, error)) error {
+func crossMove(f func(int, []unix.Iovec, []unix.RemoteIovec, uint) (int, error), pid int, local []unix.Iovec, addr uint64, n int) error {
 	for {
 		remote := [1]unix.RemoteIovec{{Base: uintptr(addr), Len: n}}
-		k, err := f(p.pid, local, remote[:], 0)
+		k, err := f(pid, local, remote[:], 0)
 		switch {
 		case err == unix.EINTR:
 			continue
-		case err == unix.ESRCH, err != nil && p.dead(): // it died just now
-			return fmt.Errorf("%w: the peer's process is gone", driver.ErrBroken)
+		case err == unix.ESRCH:
+			return errGone
 		case err != nil:
 			return fmt.Errorf("cross-memory attach: %w", err)
 		case k == n:

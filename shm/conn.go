@@ -55,6 +55,7 @@ type conn struct {
 	asym     bool        // both processes have registered for membarrier
 	toSelf   bool
 	proc     *process
+	presence presence
 	attaches bool // CMA reaches the peer: kept here, where the peer cannot write
 	imports  imports
 	exports  exports
@@ -122,6 +123,12 @@ func (n *conn) up(seg *segment) bool {
 	n.mine, n.theirs = &seg.ctl.side[n.side], &seg.ctl.side[1-n.side]
 	if n.toSelf {
 		n.theirs = n.mine
+	}
+	if !n.toSelf {
+		if err := n.presence.observe(n.sock, n.proc.pidfd); err != nil { // the socket is closed
+			n.seg = nil
+			return false
+		}
 	}
 	n.track.attach()
 	if !n.Resolve(kit.StateUp, nil) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"syscall"
 	"testing"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// offerRole registers private memory, and waits to be killed.
+// offerRole registers private memory, and waits to be killed, or to execute another program.
 func offerRole(in *json.Decoder) error {
 	c, err := new(task).open(in)
 	if err != nil {
@@ -33,8 +34,11 @@ func offerRole(in *json.Decoder) error {
 	if _, err := c.Connect(url); err != nil {
 		return err
 	}
-	var end any
-	_ = in.Decode(&end)
+	var execute bool
+	if in.Decode(&execute) == nil && execute {
+		os.Setenv(envRole, "leave")
+		return syscall.Exec("/proc/self/exe", os.Args, os.Environ())
+	}
 	return nil
 }
 
@@ -78,56 +82,76 @@ func TestDeathIsNoMissingCapability(t *testing.T) {
 			t.Errorf("attach to a process that is gone: got %v, %v, want ErrBroken", ok, err)
 		}
 	})
-	t.Run("pid", func(t *testing.T) {
-		c, p := aProcess(t)
-		if err := c.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		_ = c.Wait()
-		now := time.Since(started)
-		p.alive.Store(int64(now + time.Hour))
-		if p.replaced() {
-			t.Error("the kernel is asked about a process that it found alive a moment ago")
-		}
-		p.alive.Store(int64(now - sure))
-		if !p.replaced() {
-			t.Error("the pid of a process that has ended is taken for its own")
-		}
-	})
 	t.Run("put", func(t *testing.T) {
-		c := startChild(t, "offer", nil)
-		c.write(task{})
-		var o offer
-		c.read(&o)
-		ctx := open(t, driver.Small, nil)
-		inst, err := ctx.Connect(o.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.write(ctx.URL())
-		if err := inst.ConnectWait(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		n := connOf(inst)
-		remote, err := n.Import(o.Key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c, n, remote := offered(t)
 		n.attaches = false
-		put := func(want error) {
-			t.Helper()
-			op := driver.Op{Local: make([]byte, 8), Remote: remote}
-			if err := n.access(&op, op.Local, nil, false, 0); !errors.Is(err, want) {
-				t.Errorf("put to a process that cannot be attached to: got %v, want %v", err, want)
-			}
+		if err := put(n, remote); !errors.Is(err, driver.ErrUnsupported) {
+			t.Errorf("put to a process that cannot be attached to: got %v, want ErrUnsupported", err)
 		}
-		put(driver.ErrUnsupported)
 		n.ctx.Mu.Lock() // while it is held, the monitor cannot handle the end of the socket
 		defer n.ctx.Mu.Unlock()
 		if err := c.cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
 		within(t, 10*time.Second, "the peer ends", n.peerGone)
-		put(driver.ErrBroken)
+		if err := put(n, remote); !errors.Is(err, driver.ErrBroken) {
+			t.Errorf("put to a process that has ended: got %v, want ErrBroken", err)
+		}
 	})
+}
+
+// offered connects to a process that offers a region.
+func offered(t *testing.T) (*child, *conn, driver.RemoteRegion) {
+	t.Helper()
+	c := startChild(t, "offer", nil)
+	c.write(task{})
+	var o offer
+	c.read(&o)
+	ctx := open(t, driver.Small, nil)
+	inst, err := ctx.Connect(o.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.write(ctx.URL())
+	if err := inst.ConnectWait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n := connOf(inst)
+	remote, err := n.Import(o.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, n, remote
+}
+
+// put writes to the region as the owner does.
+func put(n *conn, to driver.RemoteRegion) error {
+	op := driver.Op{Local: make([]byte, 8), Remote: to}
+	return n.access(&op, op.Local, nil, false, 0)
+}
+
+// A process that executes another program keeps its pid, but no longer has the memory that its peers know.
+func TestProcessThatExecutesAnotherProgramIsGone(t *testing.T) {
+	if !selfAttach() {
+		t.Skip("needs process_vm_writev, which this sandbox refuses")
+	}
+	c, n, remote := offered(t)
+	if err := put(n, remote); err != nil {
+		t.Fatal(err)
+	}
+	n.ctx.Mu.Lock() // while it is held, the monitor cannot handle the end of the socket
+	defer n.ctx.Mu.Unlock()
+	c.write(true)
+	within(t, 10*time.Second, "the other program", n.presence.gone)
+	if n.proc.dead() {
+		t.Fatal("the process has ended")
+	}
+	n.presence.seen = time.Since(started) + time.Hour
+	if n.presence.replaced() {
+		t.Error("the kernel is asked about a peer that was there a moment ago")
+	}
+	n.presence.seen = time.Since(started) - sure
+	if err := put(n, remote); !errors.Is(err, driver.ErrBroken) {
+		t.Errorf("got %v, want ErrBroken", err)
+	}
 }

@@ -24,6 +24,7 @@ const interruptedSize = 8 << 20
 type exchange struct {
 	URL  string
 	Send bool
+	Hold bool // it posts, and waits for another order before it polls
 }
 
 // exchangeRole makes the connections that it is ordered to make, moves one long message over each, and reports the
@@ -78,6 +79,12 @@ func exchangeOnce(c driver.Context, in *json.Decoder, x exchange, mem []byte, pr
 		return err
 	}
 	reply(report{})
+	if x.Hold {
+		var poll any
+		if err := in.Decode(&poll); err != nil {
+			return err
+		}
+	}
 	for done := false; !done; {
 		done, err = poll(&p)
 	}
@@ -135,6 +142,7 @@ type interruptedTransfer struct {
 	url              string
 	opts             map[string]string
 	sending, private bool
+	hold             bool
 
 	c    driver.Context
 	inst driver.Instance
@@ -158,7 +166,7 @@ func (x *interruptedTransfer) begin() {
 	if x.inst, err = x.c.Connect(x.url); err != nil {
 		t.Fatal(err)
 	}
-	x.p.write(exchange{URL: x.c.URL(), Send: !x.sending})
+	x.p.write(exchange{URL: x.c.URL(), Send: !x.sending, Hold: x.hold})
 	if err := x.inst.ConnectWait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -180,6 +188,42 @@ func (x *interruptedTransfer) poll() (bool, error) {
 		return x.inst.SendPoll(&x.pkt)
 	}
 	return x.inst.RecvPoll(&x.pkt)
+}
+
+// A message that both ends have copied is delivered although the sender's process has ended before the receiver looks
+// again: for the sender it was complete.
+func TestMessageOfAProcessThatHasEnded(t *testing.T) {
+	if !selfAttach() {
+		t.Skip("needs process_vm_writev, which this sandbox refuses")
+	}
+	opts := map[string]string{"path": "cma"}
+	p := startChild(t, "exchange", nil)
+	p.write(task{Track: driver.Large, Options: opts})
+	var at, result report
+	p.read(&at)
+	x := interruptedTransfer{t: t, p: p, url: at.URL, opts: opts, private: true, hold: true}
+	x.begin()
+	l := x.inst.(*large)
+	for r := &l.recvs[x.pkt.Driver.Slot]; r.done == 0; {
+		if done, err := x.poll(); done {
+			t.Fatalf("done before the sender has copied: %v", err)
+		}
+	}
+	p.write(true)
+	p.read(&result)
+	if result.Err != "" {
+		t.Fatal(result.Err)
+	}
+	p.in.Close()
+	if err := p.cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if err := await(t, x.poll); err != nil {
+		t.Fatalf("got %v, want success: the sender's end is complete", err)
+	}
+	if n := x.pkt.N; n != interruptedSize {
+		t.Errorf("received %d bytes, want %d", n, interruptedSize)
+	}
 }
 
 // run returns whether the packet was held until the peer went on.

@@ -187,15 +187,9 @@ func (n *conn) access(op *driver.Op, b []byte, mem unsafe.Pointer, mapped bool, 
 	}
 	n.opPath = attachedPaths[op.Driver.Ticket]
 	local := [1]unix.Iovec{{Base: &b[0], Len: uint64(len(b))}}
-	if put {
-		if n.proc.replaced() {
-			return errGone
-		}
-		return n.proc.copyOut(local[:], r.entry.addr+uint64(off), len(b))
-	}
-	err := n.proc.copyIn(local[:], r.entry.addr+uint64(off), len(b))
-	if err == nil && n.proc.replaced() {
-		return errGone
+	err := n.crossCopy(put, local[:], r.entry.addr+uint64(off), len(b))
+	if c := atomic.LoadUint32(&n.theirs.closed); err == errGone && c != closedNot {
+		return refused(c)
 	}
 	return err
 }

@@ -7,7 +7,7 @@ import (
 	"net"
 	"os"
 	"sync"
-	"sync/atomic"
+	"syscall"
 	"time"
 	"unsafe"
 
@@ -21,9 +21,8 @@ import (
 // that was given the same pid later. All connections to it share one.
 type process struct {
 	uid   uint32
-	pid   int          // in our pid namespace; 0 if it cannot be seen from here
-	pidfd int          // -1 if unknown
-	alive atomic.Int64 // time since started at which replaced last found it alive; 0: never
+	pid   int // in our pid namespace; 0 if it cannot be seen from here
+	pidfd int // -1 if unknown
 
 	name  processName
 	users int // connections; guarded by processes
@@ -95,23 +94,47 @@ func (p *process) dead() bool {
 	return err == nil && n == 1
 }
 
-// sure is how long the pid of a process that was found alive names no other process: it has to end and to be reaped, and
-// the kernel has to give all other numbers before it gives this one again.
-const sure = 250 * time.Microsecond
+// presence shows whether memory at a peer's addresses is still the peer's. The owner of the connection uses it.
+type presence struct {
+	pidfd int
+	sock  syscall.RawConn
+	look  func(sock uintptr) // sets ended
+	ended bool
+	seen  time.Duration // when the peer was last found there, since started; 0: never
+}
+
+// sure is how long the memory of a peer that was seen stays its own: the kernel gives all other pids before it gives
+// this one again, and a program that the process executes takes longer to start.
+const sure = 100 * time.Microsecond
 
 var started = time.Now()
 
-// replaced reports whether the pid may name another process by now. It makes a system call unless one has found the
-// process alive a moment ago.
-func (p *process) replaced() bool {
-	now := int64(time.Since(started))
-	if at := p.alive.Load(); at != 0 && now-at < int64(sure) {
+// observe is called before the first use.
+func (p *presence) observe(sock *net.UnixConn, pidfd int) (err error) {
+	p.pidfd = pidfd
+	p.look = func(sock uintptr) {
+		fds := [2]unix.PollFd{{Fd: int32(p.pidfd), Events: unix.POLLIN}, {Fd: int32(sock), Events: unix.POLLRDHUP}}
+		n, err := unix.Poll(fds[:], 0)
+		p.ended = err == nil && n > 0
+	}
+	p.sock, err = sock.SyscallConn()
+	return err
+}
+
+// gone reports whether the pid may name another process by now, or the process may execute another program: both end
+// the socket.
+func (p *presence) gone() bool { return p.sock.Control(p.look) != nil || p.ended }
+
+// replaced is gone without a system call where the peer was seen a moment ago.
+func (p *presence) replaced() bool {
+	now := time.Since(started)
+	if p.seen != 0 && now-p.seen < sure {
 		return false
 	}
-	if p.dead() {
+	if p.gone() {
 		return true
 	}
-	p.alive.Store(now)
+	p.seen = now
 	return false
 }
 

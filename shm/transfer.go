@@ -104,7 +104,7 @@ func (l *large) progressRecv(t *transfer) {
 				return
 			}
 		}
-		if l.complete(t, &t.slot.send) && !l.readAfterDeath(t) {
+		if l.complete(t, &t.slot.send) {
 			l.lastPath = pathName(theirs, t.reach)
 			l.finishTransfer(t, false, nil)
 			return
@@ -173,10 +173,6 @@ func (l *large) copyPiece(t *transfer, w uint64, sending bool) {
 	}
 }
 
-// readAfterDeath reports whether a receive may have read another process's memory: one that got the peer's pid after
-// its end. It is asked once a transfer, at its end.
-func (l *large) readAfterDeath(t *transfer) bool { return t.reach == reachCMA && l.proc.replaced() }
-
 // copyAt copies the claimed piece at off and reports it done.
 func (l *large) copyAt(t *transfer, off int, sending bool) {
 	n := min(t.n-off, t.piece)
@@ -190,7 +186,7 @@ func (l *large) copyAt(t *transfer, off int, sending bool) {
 	} else {
 		l.mappedAt(t, off, n, sending)
 	}
-	if err != nil && !l.proc.dead() {
+	if err != nil && err != errGone { // else the monitor learns whether the peer has left in order
 		l.breakWith(l.fault("transfer", "%w: %w", driver.ErrBroken, err))
 	}
 	if err != nil {
@@ -235,14 +231,7 @@ func (l *large) attachAt(t *transfer, off, n int, sending bool) error {
 			v = append(v, unix.Iovec{Base: &run[0], Len: uint64(len(run))})
 			size += len(run)
 		}
-		f := l.proc.copyIn
-		if sending {
-			if l.proc.replaced() {
-				return driver.ErrBroken
-			}
-			f = l.proc.copyOut
-		}
-		if err := f(v, t.addr+uint64(off), size); err != nil {
+		if err := l.crossCopy(sending, v, t.addr+uint64(off), size); err != nil {
 			return err
 		}
 		off += size
