@@ -158,14 +158,20 @@ func (n *conn) introduce(sock *net.UnixConn) error {
 	}
 	if err = accept.must(msgAccept, 3, fds, err); err != nil {
 		discard(sock, fds)
+		if errors.Is(err, unix.EMFILE) {
+			return lacking(sock, err)
+		}
 		return err
 	}
 	n.letNext()
 	if n.proc, err = peerOf(sock); err != nil {
 		discard(sock, fds)
-		return err
+		return lacking(sock, err)
 	}
 	seg, err := n.adopt(fds[0], fds[1], fds[2])
+	if err != nil && !errors.Is(err, errMalformed) {
+		return lacking(sock, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -347,14 +353,25 @@ func (c *hostContext) answer(a *pendingDialer, n *conn) {
 		seg, err := createSegment(c.Props.Track == driver.Large)
 		if err == nil {
 			err = c.accept(a, seg)
-		} else {
-			n.breakWith(fmt.Errorf("%w: %w", driver.ErrBroken, err))
-			_ = send(a.sock, &message{kind: msgReject, code: rejectResources}) // else the dialer would only see the socket's end
 		}
-		if err != nil {
-			_ = a.sock.CloseRead() // complete notices
+		if err == nil {
+			return
 		}
+		if !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) { // else the dialer has gone
+			n.breakWith(lacking(a.sock, err))
+		}
+		_ = a.sock.CloseRead() // complete notices
 	})
+}
+
+// lacking tells the other end, which would only see the end of the socket, that this process lacks what a connection
+// needs, and returns the error for this end.
+func lacking(sock *net.UnixConn, err error) error {
+	_ = send(sock, &message{kind: msgReject, code: rejectResources})
+	if errors.Is(err, driver.ErrBroken) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", driver.ErrBroken, err)
 }
 
 // complete waits for the dialer's confirm and establishes the connection. Nil
@@ -365,6 +382,9 @@ func (c *hostContext) complete(a *pendingDialer) *conn {
 	c.Mu.Lock()
 	n, seg := a.conn, a.seg
 	a.over = true
+	if n != nil && (confirm.kind == msgReject || errors.Is(err, unix.EMFILE)) {
+		n.Fail(err) // an end lacks descriptors
+	}
 	remove(c.arrived, a.hello.from, a)
 	if (err != nil || seg == nil) && n != nil && n.State() == kit.StateConnecting {
 		// The dialer gave up: its place is the next one's.

@@ -25,6 +25,7 @@ type task struct {
 	Options map[string]string
 	Secret  string
 	Limit   int           // exhaust: of descriptors
+	Pair    bool          // exhaust: two contexts, not one that connects to itself
 	Rounds  int           // churn
 	Wait    time.Duration // connect: for the peer
 }
@@ -152,15 +153,14 @@ func exhaustRole(in *json.Decoder) error {
 }
 
 func connectOnce(k task) error {
-	nic, err := shmDriver{}.Query(driver.Hints{Options: k.Options})
-	if err != nil {
-		return err
-	}
-	a, err := nic.Open(driver.Attributes{})
+	a, err := openForOnce(k)
 	if err != nil {
 		return err
 	}
 	defer a.Close()
+	if k.Pair {
+		return connectPair(k, a)
+	}
 	i, err := a.Connect(a.URL())
 	if err != nil {
 		return err
@@ -170,25 +170,76 @@ func connectOnce(k task) error {
 	return i.ConnectWait(ctx)
 }
 
-// Without descriptors there is an error that names them, and nothing is left.
+// connectPair connects a and another context of this process. The error is those of both ends.
+func connectPair(k task, a driver.Context) error {
+	b, err := openForOnce(k)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	i, err := a.Connect(b.URL())
+	if err != nil {
+		return err
+	}
+	j, err := b.Connect(a.URL())
+	if err != nil {
+		return err
+	}
+	wait := func(limit time.Duration) error {
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		defer cancel()
+		return errors.Join(i.ConnectWait(ctx), j.ConnectWait(ctx))
+	}
+	err = wait(500 * time.Millisecond)
+	if err != nil && toldToPeer(err.Error()) {
+		err = wait(10 * time.Second)
+	}
+	return err
+}
+
+// toldToPeer reports whether an end lacks descriptors for a connection of which the other end knows, and has to be told.
+func toldToPeer(err string) bool {
+	return strings.Contains(err, "memfd_create") || strings.Contains(err, "receive the peer's memory")
+}
+
+func openForOnce(k task) (driver.Context, error) {
+	nic, err := shmDriver{}.Query(driver.Hints{Options: k.Options})
+	if err != nil {
+		return nil, err
+	}
+	return nic.Open(driver.Attributes{})
+}
+
+// Without descriptors there is an error that names them, at both ends, and nothing is left.
 func TestTooFewDescriptors(t *testing.T) {
-	c := startChild(t, "exhaust", nil)
-	c.write(task{Limit: 3, Options: map[string]string{"dir": t.TempDir()}})
-	failures := 0
-	for {
-		var r report
-		c.read(&r)
-		if r.Path == "done" {
+	for _, tt := range []struct {
+		name string
+		pair bool
+	}{{"self", false}, {"pair", true}} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := startChild(t, "exhaust", nil)
+			c.write(task{Limit: 3, Pair: tt.pair, Options: map[string]string{"dir": t.TempDir()}})
+			failures, told := 0, 0
+			var r report
+			for c.read(&r); r.Path != "done"; c.read(&r) {
+				failures++
+				if toldToPeer(r.Err) {
+					told++
+				}
+				for _, line := range strings.Split(r.Err, "\n") {
+					if tt.pair && !toldToPeer(r.Err) && strings.Contains(line, "has not answered") {
+						continue
+					}
+					oneLine(t, errors.New(line), "ulimit -n")
+				}
+			}
 			if r.Left != 0 {
 				t.Errorf("%d files are left behind", r.Left)
 			}
-			break
-		}
-		failures++
-		oneLine(t, errors.New(r.Err), "ulimit -n")
-	}
-	if failures == 0 {
-		t.Error("no limit was too low: the test tests nothing")
+			if failures == 0 || told == 0 {
+				t.Errorf("%d failures, %d told to the other end: the test tests nothing", failures, told)
+			}
+		})
 	}
 }
 

@@ -105,7 +105,7 @@ func dialSocket(path string, given func() bool) (*net.UnixConn, error) {
 		case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 			return nil, fmt.Errorf("%w: this user may not open the peer's socket (option allow-uids)", driver.ErrAuth)
 		case errors.Is(err, unix.EMFILE):
-			return nil, resourceError("connect", unix.EMFILE)
+			return nil, fmt.Errorf("%w: %w", driver.ErrBroken, resourceError("connect", unix.EMFILE))
 		default:
 			return nil, fmt.Errorf("%w: %w", driver.ErrBroken, err)
 		}
