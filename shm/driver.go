@@ -72,7 +72,7 @@ func probeKernel() error {
 
 func (shmDriver) Query(h driver.Hints) (driver.NIC, error) {
 	if h.Device != "" && h.Device != "host" {
-		return nil, &driver.Error{Driver: Name, Op: "query", Err: fmt.Errorf("%w: no device %q, only \"host\"", driver.ErrInvalid, h.Device)}
+		return nil, &driver.UnavailableError{Driver: Name, Device: h.Device, Reason: "there is only the device host"}
 	}
 	if h.Track > driver.Large {
 		return nil, &driver.Error{Driver: Name, Op: "query", Err: fmt.Errorf("%w: unknown track %d (want Small or Large)", driver.ErrInvalid, h.Track)}

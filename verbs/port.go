@@ -4,6 +4,7 @@ package verbs
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"math/bits"
@@ -12,6 +13,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/verbs/ibv"
@@ -56,8 +59,11 @@ func openPort(o options, name string) (*port, error) {
 		return nil, err
 	}
 	dev, err := ibv.Open(device)
-	if err != nil {
-		return nil, err
+	switch {
+	case errors.Is(err, unix.ENOSYS):
+		return nil, noDevice()
+	case err != nil:
+		return nil, unavailable(device, "it cannot be opened", "", err)
 	}
 	ports := max(dev.Query().Ports, 1)
 	if err := checkPort(device, ports, num); err != nil {
