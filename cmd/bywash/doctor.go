@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -36,10 +37,10 @@ neither the host's name nor a user's; the exit status is 0.`,
 			case report && asJSON:
 				return usagef("--report is a text: leave out --json")
 			case report:
-				return writeReport(w)
+				return writeReport(cmd.Context(), w)
 			}
 			blocked := 0
-			for _, f := range doctor.Examine() {
+			for f := range doctor.Examine(cmd.Context()) {
 				if f.Level == doctor.Blocked {
 					blocked++
 				}
@@ -53,6 +54,9 @@ neither the host's name nor a user's; the exit status is 0.`,
 					return err
 				}
 			}
+			if err := context.Cause(cmd.Context()); err != nil {
+				return err
+			}
 			if blocked > 0 {
 				return fmt.Errorf("%d blocked: see the remedies above", blocked)
 			}
@@ -64,8 +68,8 @@ neither the host's name nor a user's; the exit status is 0.`,
 	return cmd
 }
 
-func writeReport(w io.Writer) error {
-	return doctor.Report(w, programVersion(), func(w io.Writer) error {
-		return showInfo(w, driver.Names(), false, "", false)
+func writeReport(ctx context.Context, w io.Writer) error {
+	return doctor.Report(ctx, w, programVersion(), func(w io.Writer) error {
+		return showInfo(ctx, w, driver.Names(), false, "", false)
 	})
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -123,7 +124,7 @@ can use the device that --dev names.`,
 				}
 				names = []string{name}
 			}
-			return showInfo(cmd.OutOrStdout(), names, name != "", device, asJSON)
+			return showInfo(cmd.Context(), cmd.OutOrStdout(), names, name != "", device, asJSON)
 		},
 	}
 	cmd.Flags().StringVarP(&name, "driver", "d", "", "`driver`; without it, all")
@@ -133,10 +134,13 @@ can use the device that --dev names.`,
 	return cmd
 }
 
-func showInfo(w io.Writer, names []string, one bool, device string, asJSON bool) error {
+func showInfo(ctx context.Context, w io.Writer, names []string, one bool, device string, asJSON bool) error {
 	var failed error
 	available := 0
 	for _, n := range names {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
 		d, err := driver.Lookup(n)
 		if err != nil {
 			return err

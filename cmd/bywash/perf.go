@@ -240,6 +240,9 @@ func (f *perfFlags) check(args []string) error {
 			return fmt.Errorf("address %q: it is HOST:PORT or :PORT, with a port up to 65535", a)
 		}
 	}
+	if f.listen != "" && f.secret == "" {
+		return fmt.Errorf("--listen needs --secret-file F: it makes the file if it is missing; copy it to the other machine")
+	}
 	if len(args) > 0 && f.secret == "" {
 		return fmt.Errorf("HOST:PORT needs --secret-file F, a copy of the file that the listener uses")
 	}

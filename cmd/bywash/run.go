@@ -30,8 +30,9 @@ Output is passed through; --tag-output puts the rank in front of each line.
 Standard input goes to rank 0. SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1,
 SIGUSR2, SIGTSTP and SIGCONT go to all ranks. SIGINT, SIGTERM, SIGHUP and SIGQUIT
 end the job: ranks that still run after --grace are killed, or at once if one of
-these signals, except SIGHUP, comes again half a second later or more. Ranks are
-in the background of the terminal: they may write to it, and a read from it fails.
+these signals, except SIGHUP, comes half a second or more after the job began to
+end. Ranks are in the background of the terminal: they may write to it, and a
+read from it fails.
 
 When a rank fails, aborts the job, or is killed, run names it and ends the
 others: SIGTERM first, SIGKILL after --grace. With --keep-going it lets the

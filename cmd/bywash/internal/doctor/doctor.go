@@ -4,8 +4,10 @@
 package doctor
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"iter"
 
 	"github.com/bywash/bywash/afxdp"
 	"github.com/bywash/bywash/driver"
@@ -41,35 +43,47 @@ func (f Finding) String() string {
 	return s
 }
 
-// Examine tries everything.
-func Examine() []Finding {
-	var out []Finding
-	for _, probe := range []func() Finding{
+// Examine tries one thing after the other, until ctx ends.
+func Examine(ctx context.Context) iter.Seq[Finding] {
+	return func(yield func(Finding) bool) {
+		for _, probe := range probes() {
+			if ctx.Err() != nil || !yield(probe()) {
+				return
+			}
+		}
+	}
+}
+
+func probes() []func() Finding {
+	list := []func() Finding{
 		openFiles, sharedMemory, hugePages, sealing, attach, yama, pidfds, barrier, runtimeDir, loopback,
 		rdmaDevices, rdmaPorts, rdmaMemory, afXDP, etherDevices, qnixDevices, cores, governor,
-	} {
-		out = append(out, probe())
 	}
 	for _, n := range driver.Names() {
 		d, err := driver.Lookup(n)
 		if err != nil {
 			continue
 		}
+		examine := examineDriver
 		switch n {
 		case afxdp.Name:
-			out = append(out, examineEthernet(d))
-			continue
+			examine = examineEthernet
 		case tcp.Name:
-			out = append(out, examineTCP(d))
-			continue
+			examine = examineTCP
+		case verbs.Name:
+			examine = examineVerbs
 		}
-		f := examineDriver(d)
-		if l, err := readLocking(); n == verbs.Name && err == nil {
-			f = l.judge(f)
-		}
-		out = append(out, f)
+		list = append(list, func() Finding { return examine(d) })
 	}
-	return out
+	return list
+}
+
+func examineVerbs(d driver.Driver) Finding {
+	f := examineDriver(d)
+	if l, err := readLocking(); err == nil {
+		f = l.judge(f)
+	}
+	return f
 }
 
 func examineDriver(d driver.Driver) Finding {

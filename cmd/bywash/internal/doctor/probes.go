@@ -59,7 +59,7 @@ func hugePages() Finding {
 	const name = "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
 	b, err := os.ReadFile(name)
 	if err != nil {
-		return failed(f, Slow, errors.New("this kernel has no transparent huge pages for shared memory"), "")
+		return failed(f, Absent, errors.New("this kernel has no transparent huge pages for shared memory"), "")
 	}
 	f.Found = chosen(string(b))
 	if f.Found == "never" || f.Found == "deny" {
@@ -220,7 +220,7 @@ func loopback() Finding {
 	lo, err := net.InterfaceByName("lo")
 	switch {
 	case err != nil:
-		return failed(f, Blocked, err, "")
+		return failed(f, Blocked, err, "run in a network namespace that has lo")
 	case lo.Flags&net.FlagUp == 0:
 		f.Level, f.Found, f.Remedy = Blocked, "is down: bywash run and perf find no other process", "ip link set lo up"
 	}

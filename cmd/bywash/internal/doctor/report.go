@@ -5,6 +5,7 @@ package doctor
 import (
 	"bufio"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -22,11 +23,11 @@ import (
 // Report writes what somebody needs who looks for a fault from elsewhere: the machine, what Examine found, the RDMA
 // devices with what they grant, the kernel modules, the libraries, and what drivers writes. It makes queue pairs and
 // closes them, sends nothing, and changes nothing. It names network addresses (GIDs), and neither host nor user.
-func Report(w io.Writer, version string, drivers func(io.Writer) error) error {
+func Report(ctx context.Context, w io.Writer, version string, drivers func(io.Writer) error) error {
 	r := &reporter{out: bufio.NewWriter(w), root: os.DirFS("/"), private: withoutUser(os.Getenv)}
 	r.system(version)
 	r.section("findings")
-	for _, f := range Examine() {
+	for f := range Examine(ctx) {
 		r.printf("%s", f)
 	}
 	r.kernelDevices()

@@ -5,6 +5,7 @@ package doctor
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"io"
 	"strings"
 	"testing"
@@ -79,11 +80,24 @@ func TestReportDoesNotNameTheUser(t *testing.T) {
 func TestReportOfDriversDoesNotNameTheUser(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", "/run/jane")
 	var b strings.Builder
-	err := Report(&b, "test", func(w io.Writer) error {
+	err := Report(t.Context(), &b, "test", func(w io.Writer) error {
 		_, err := io.WriteString(w, "device /run/jane/bywash/qnix0.sock\n")
 		return err
 	})
 	if err != nil || !strings.HasSuffix(b.String(), "== drivers ==\ndevice $XDG_RUNTIME_DIR/bywash/qnix0.sock\n") {
 		t.Errorf("%v, %s", err, b.String())
+	}
+}
+
+func TestExamineEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	n := 0
+	for range Examine(ctx) {
+		n++
+		cancel()
+	}
+	if n != 1 {
+		t.Errorf("%d findings, want those up to the end of the context: 1", n)
 	}
 }

@@ -34,7 +34,7 @@ type Config struct {
 	Program string
 	Args    []string
 	Explain bool   // sessions tell what they chose
-	Drivers string // drivers that sessions use; empty: those that the environment names, or all
+	Drivers string // drivers that sessions use; empty: those that the environment names, or that the ranks need
 	Tag     bool   // lines of output begin with the rank
 	// KeepGoing lets the other ranks go on when one fails. Abort still ends all of them.
 	KeepGoing bool
@@ -244,6 +244,8 @@ func startError(program string, err error) error {
 		return &ExitError{codeNotExecutable, err.Error()}
 	case errors.Is(err, os.ErrNotExist):
 		return &ExitError{codeNotFound, err.Error()}
+	case errors.Is(err, syscall.EAGAIN):
+		return fmt.Errorf("%w (raise the limit of processes: ulimit -u, or pids.max of the cgroup)", err)
 	}
 	return err
 }

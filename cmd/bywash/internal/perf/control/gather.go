@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"time"
@@ -129,6 +130,9 @@ func (c *Config) dial(ctx context.Context, addr string) (*launch.Client, error) 
 		return nil, errors.New("give the listener's secret file: --secret-file F")
 	}
 	secret, err := readSecret(c.SecretFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: copy the listener's", err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -278,37 +278,6 @@ func listening(t *testing.T) (addr, secret string) {
 	return addr, secret
 }
 
-// A secret file that was not named is removed with the listener that made it.
-func TestSecretFileOfItsOwnIsRemoved(t *testing.T) {
-	dir := t.TempDir()
-	t.Setenv("TMPDIR", dir)
-	ctx, cancel := context.WithCancel(t.Context())
-	r, w := io.Pipe()
-	done := make(chan error, 1)
-	go func() {
-		done <- Serve(ctx, &Config{Version: "test"}, "127.0.0.1:0", w)
-		w.Close()
-	}()
-	replies, made := bufio.NewReader(r), 0
-	for {
-		line, err := replies.ReadString('\n')
-		if err != nil || strings.Contains(line, "listening on") {
-			break
-		}
-	}
-	if files, err := os.ReadDir(dir); err == nil {
-		made = len(files)
-	}
-	cancel()
-	go io.Copy(io.Discard, replies)
-	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("Serve: %v", err)
-	}
-	if left, err := os.ReadDir(dir); made != 1 || err != nil || len(left) != 0 {
-		t.Errorf("%d files are made, %v are left, %v; want one, and none", made, left, err)
-	}
-}
-
 // Unauthenticated peers that send nothing, garbage, or half of a hello do not delay a lead that comes later.
 func TestUnauthenticatedPeersDelayNoLead(t *testing.T) {
 	addr, secret := listening(t)

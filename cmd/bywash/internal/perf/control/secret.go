@@ -51,45 +51,31 @@ func readSecret(name string) ([]byte, error) {
 	return b, nil
 }
 
-// listenerSecret reads the secret file of a listener, or makes it. The caller calls remove at the end, which removes a
-// file that was not named.
-func listenerSecret(name string, info io.Writer) (secret []byte, remove func(), err error) {
-	remove = func() {}
-	if name != "" {
-		secret, err := readSecret(name)
-		if err == nil || !errors.Is(err, fs.ErrNotExist) {
-			return secret, remove, err
-		}
+// listenerSecret reads the secret file of a listener, or makes it if it is missing.
+func listenerSecret(name string, info io.Writer) ([]byte, error) {
+	secret, err := readSecret(name)
+	if err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return secret, err
 	}
-	secret, file, err := makeSecret(name)
-	if err != nil {
-		return nil, remove, err
+	if secret, err = makeSecret(name); err != nil {
+		return nil, fmt.Errorf("make a secret file: %w", err)
 	}
-	if name == "" {
-		remove = func() { _ = os.Remove(file) }
-	}
-	fmt.Fprintf(info, "bywash: made the secret file %s; copy it to the other machine: scp %s HOST:\n", file, file)
-	return secret, remove, nil
+	fmt.Fprintf(info, "bywash: made the secret file %s; copy it to the other machine: scp %s HOST:\n", name, name)
+	return secret, nil
 }
 
-// makeSecret writes a new secret to name, or to a fresh file if it is empty.
-func makeSecret(name string) (secret []byte, file string, err error) {
+func makeSecret(name string) ([]byte, error) {
 	var raw [32]byte
 	_, _ = rand.Read(raw[:]) // never fails
-	secret = []byte(hex.EncodeToString(raw[:]))
-	var f *os.File
-	if name == "" {
-		f, err = os.CreateTemp("", "bywash-secret-*")
-	} else {
-		f, err = os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
-	}
+	secret := []byte(hex.EncodeToString(raw[:]))
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return nil, "", fmt.Errorf("make a secret file: %w (name one with --secret-file)", err)
+		return nil, err
 	}
 	_, err = f.Write(append(bytes.Clone(secret), '\n'))
 	if err = errors.Join(err, f.Close()); err != nil {
-		_ = os.Remove(f.Name())
-		return nil, "", fmt.Errorf("make a secret file: %w", err)
+		_ = os.Remove(name)
+		return nil, err
 	}
-	return secret, f.Name(), nil
+	return secret, nil
 }

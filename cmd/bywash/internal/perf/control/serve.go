@@ -42,11 +42,10 @@ func ServeChild(ctx context.Context, version string) error {
 
 // Serve is bywash perf --listen: it serves one lead after the other until ctx ends.
 func Serve(ctx context.Context, c *Config, addr string, info io.Writer) error {
-	secret, remove, err := listenerSecret(c.SecretFile, info)
+	secret, err := listenerSecret(c.SecretFile, info)
 	if err != nil {
 		return err
 	}
-	defer remove()
 	l, err := launch.Listen(ctx, addr)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
