@@ -35,6 +35,7 @@ type conn struct {
 	inbox    inbox
 	firstBad atomic.Uint64 // status and vendor code of the first failure
 	isCut    bool          // see cutOff
+	last     chan struct{} // see awaitLast
 
 	sq sendQueue  // for messages and one-sided operations
 	rx *sendQueue // large: of the queue pair for the peer's data; nil on the small track

@@ -240,8 +240,7 @@ func (c *opened) Count(to *driver.Counters) {
 
 // Release implements kit.ContextHooks. It frees everything in the order that the device requires.
 func (c *opened) Release() error {
-	c.stop()
-	// Connections go first, because they need the pump. Regions that are being registered must be known.
+	// Connections go first, because they need the pump and the device's events. Regions that are being registered must be known.
 	for {
 		c.Mu.Lock()
 		left := c.Conns.Len() + c.registering
@@ -251,6 +250,7 @@ func (c *opened) Release() error {
 		}
 		time.Sleep(200 * time.Microsecond)
 	}
+	c.stop()
 	var errs []error
 	try := func(f func() error) { errs = append(errs, f()) }
 	if c.managers != nil {

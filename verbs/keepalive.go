@@ -88,12 +88,14 @@ func (c *opened) watch(live context.Context) {
 			return
 		}
 		switch e.Type {
-		case ibv.EventDeviceFatal, ibv.EventCQErr:
+		case ibv.EventDeviceFatal, ibv.EventCQErr, ibv.EventSRQErr:
 			c.deviceGone(fmt.Errorf("RDMA device event: %v", e.Type))
 		case ibv.EventSRQLimit:
 			if c.shared != nil {
 				c.shared.replace()
 			}
+		case ibv.EventQPLastWQE:
+			c.lastReached(e.QP)
 		case ibv.EventPortErr:
 			if e.Port == c.num {
 				c.lastDown.Store(time.Now().UnixNano())

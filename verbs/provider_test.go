@@ -41,6 +41,12 @@ func TestRefusedBinds(t *testing.T) {
 	provider.Run(t, provider.Build(t), "binds", "^TestReceiveAfterARefusedBind$")
 }
 
+// TestLastSharedReceiveIsAwaited: a queue pair is neither reset nor destroyed while the device still completes shared
+// receives for it; the library ends the process otherwise.
+func TestLastSharedReceiveIsAwaited(t *testing.T) {
+	provider.Run(t, provider.Build(t), "last", "^(TestSharedReceivesServeAll|TestFloodOfSharedReceives)$")
+}
+
 // TestNoReliableConnectionsIsNamed: an adapter without them is unavailable, with the reason and the remedy.
 func TestNoReliableConnectionsIsNamed(t *testing.T) {
 	if provider.Profile() != "efa" {

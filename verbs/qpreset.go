@@ -3,6 +3,7 @@
 package verbs
 
 import (
+	"slices"
 	"time"
 
 	"github.com/bywash/bywash/internal/kit"
@@ -56,16 +57,49 @@ func (c *opened) reset(qp *ibv.QP) error {
 	return qp.ToReset()
 }
 
-// stopQueues waits until all shared receives that a connection's queue pairs have taken are back: a device forgets
+// stopQueues waits until all shared receives that a connection's queue pair has taken are back: a device forgets
 // completions of queue pairs that are reset or closed.
 func (n *conn) stopQueues() {
 	if n.ctx.shared == nil {
 		return
 	}
 	for _, qp := range n.qps {
-		_ = qp.ToErr()
+		if qp.ToErr() == nil {
+			n.awaitLast()
+		}
 	}
 	n.ctx.drainAll()
+}
+
+// lastTime is how long a device may take to complete what a queue pair in ERR has taken of a shared receive queue.
+const lastTime = 100 * time.Millisecond
+
+// awaitLast waits for the event Last WQE Reached: the device takes no further receive for the queue pair, which is in
+// ERR, and has completed those that it took (InfiniBand Architecture Specification, volume 1, 10.3.1). Soft-RoCE has no
+// such event, nor has a queue pair that was never connected.
+func (n *conn) awaitLast() {
+	s := n.ctx.shared
+	if attr := n.ctx.dev.Query(); attr.SoftRoCE() || n.theirs.buffer == 0 || s.silent.Load() {
+		return
+	}
+	select {
+	case <-n.last:
+		s.tells.Store(true)
+	case <-time.After(lastTime):
+		s.silent.Store(!s.tells.Load())
+	}
+}
+
+// lastReached is called when the device has reported that event for a queue pair.
+func (c *opened) lastReached(qp *ibv.QP) {
+	for _, n := range c.all() {
+		if slices.Contains(n.qps, qp) {
+			select {
+			case n.last <- struct{}{}:
+			default:
+			}
+		}
+	}
 }
 
 // cutOff has the device take nothing more from a peer that has sent more than it may, so that shared receives are left to

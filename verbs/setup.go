@@ -54,7 +54,7 @@ func (c *opened) newConn(num uint32, peer string, u driver.URL) (*conn, error) {
 }
 
 func (c *opened) initConn(n *conn, num uint32, peer string, u driver.URL) {
-	n.ctx, n.peerInc = c, u.Incarnation
+	n.ctx, n.peerInc, n.last = c, u.Incarnation, make(chan struct{}, 1)
 	c.Add(n, num, peer, n.api, n.api)
 }
 

@@ -23,9 +23,10 @@ import (
 // threshold): many senders share it, a single sender gets its whole window, and senders that fall silent with unused
 // credits leave seven eighths to the others.
 //
-// A receive is lost with the queue pair of a peer that dies in the middle of a message, and the device does not report
-// that. Control receives are never all in use, so a queue with less than one receive for each connection has lost some:
-// the device's limit event reports it, and the queue gets new ones.
+// Soft-RoCE loses a receive with the queue pair of a peer that dies in the middle of a message, and does not report that;
+// other devices report when the receives of a queue pair are back (see awaitLast). Control receives are never all in use,
+// so a queue with less than one receive for each connection has lost some: the device's limit event reports it, and the
+// queue gets new ones.
 const (
 	sharedBase    = 8
 	sharedControl = 8 // a shrinking limit takes at most log2(512/8) messages, a close message one
@@ -46,6 +47,9 @@ type shared struct {
 	depth int          // the most receives that can be posted
 	spare atomic.Int32 // posted receives that no peer may use
 	slabs [sharedSlabs]atomic.Pointer[slab]
+
+	tells  atomic.Bool // the device has reported the end of a queue pair's receives; see awaitLast
+	silent atomic.Bool // it does not
 
 	// Guarded by the context's mutex.
 	total int // receives, including lost ones

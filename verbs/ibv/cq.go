@@ -69,7 +69,7 @@ func (ch *CompChannel) tryEvent() int {
 
 // SetDeadline makes present and later Waits fail at t with os.ErrDeadlineExceeded; the zero time means no deadline. It
 // may be called during Wait, to wake it.
-func (ch *CompChannel) SetDeadline(t time.Time) error { return ch.fd.file.SetReadDeadline(t) }
+func (ch *CompChannel) SetDeadline(t time.Time) error { return ch.fd.setDeadline(t) }
 
 // CQ is a completion queue.
 type CQ struct {
@@ -92,7 +92,7 @@ func (c *Context) CreateCQ(cqe int, channel *CompChannel, vector int) (*CQ, erro
 		return nil, invalid("create_cq", c.device, "%d entries; the device has 1 to %d", cqe, c.attr.MaxCQE)
 	}
 	cq := &CQ{c: c}
-	cq.kind = "completion queue"
+	cq.kind, cq.label = "completion queue", func() string { return fmt.Sprintf("of %d", cq.Len()) }
 	parents := []*object{&c.object}
 	if channel != nil {
 		if channel.c != c {
@@ -114,7 +114,6 @@ func (c *Context) CreateCQ(cqe int, channel *CompChannel, vector int) (*CQ, erro
 	}
 	runtime.AddCleanup(cq, rawFree, cq.q)
 	c.remember(cq.key, cq)
-	cq.label = func() string { return fmt.Sprintf("of %d", cq.cqe) }
 	return cq, nil
 }
 
@@ -122,7 +121,9 @@ func (c *Context) CreateCQ(cqe int, channel *CompChannel, vector int) (*CQ, erro
 func (cq *CQ) Close() error {
 	return cq.close("destroy_cq", func() int {
 		r := rawDestroyCQ(cq.q)
-		cq.c.forget(cq.key, cq) // after it, because an SRQ that closes meanwhile must find the queue
+		if freed(r) { // not before, because an SRQ that closes meanwhile must find the queue
+			cq.c.forget(cq.key, cq)
+		}
 		return r
 	})
 }

@@ -90,6 +90,15 @@ func TestWaitEnds(t *testing.T) {
 	if err := <-done; !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("deadline: %v", err)
 	}
+	must(t, ch.SetDeadline(time.Now().Add(100*time.Millisecond)))
+	ctx, cancel = context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	if err := <-wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("timed out before the deadline: %v", err)
+	}
+	if err := <-wait(context.Background()); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the deadline, after a wait whose context ended: %v", err)
+	}
 	must(t, ch.SetDeadline(time.Time{}))
 	done = wait(context.Background())
 	must(t, ch.Close())

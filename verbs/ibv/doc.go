@@ -47,8 +47,7 @@
 //
 // Every method may be called from any goroutine at any time, also beside Close; a call that is concurrent with a Close
 // either happens before it or fails. Two goroutines that post to one queue wait for each other for the time of one
-// post; a second goroutine that polls a CQ gets nothing while the first one polls. A chain belongs to one goroutine at
-// a time.
+// post, and two that poll a CQ for that of one poll. A chain belongs to one goroutine at a time.
 //
 // # What is enforced here
 //

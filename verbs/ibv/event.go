@@ -19,6 +19,10 @@ type poller struct {
 	raw        syscall.RawConn
 	ready      func(uintptr) bool
 	result     int
+
+	time  sync.Mutex
+	until time.Time // what setDeadline has set
+	ended bool      // the context of the wait under way has ended
 }
 
 // init watches fd of o. try reads an event without blocking, by verb; it returns -EAGAIN while there is none.
@@ -77,17 +81,38 @@ func (p *poller) next(ctx context.Context) error {
 	return closed(p.verb, p.of) // the only other error of Read, which os does not export
 }
 
+func (p *poller) setDeadline(t time.Time) error {
+	p.time.Lock()
+	defer p.time.Unlock()
+	p.until = t
+	if p.ended {
+		return nil
+	}
+	return p.file.SetReadDeadline(t)
+}
+
+// end makes the wait under way fail now, or lets the next one last until the deadline.
+func (p *poller) end(now bool) {
+	p.time.Lock()
+	defer p.time.Unlock()
+	t := p.until
+	if p.ended = now; now {
+		t = time.Unix(1, 0)
+	}
+	_ = p.file.SetReadDeadline(t)
+}
+
 // watch ends the wait when ctx ends, until the function that it returns is called.
 func (p *poller) watch(ctx context.Context) func() {
 	fired := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		_ = p.file.SetReadDeadline(time.Unix(1, 0))
+		p.end(true)
 		close(fired)
 	})
 	return func() {
 		if !stop() {
 			<-fired
-			_ = p.file.SetReadDeadline(time.Time{})
+			p.end(false)
 		}
 	}
 }

@@ -16,7 +16,7 @@ type object struct {
 	h       handle
 	device  string
 	kind    string        // "queue pair"
-	label   func() string // identifies an object among those of its kind, such as "0x11"; may be nil
+	label   func() string // identifies a made object among those of its kind, such as "0x11"; may be nil
 	parents []*object
 	unblock func() // makes calls that wait return, before Close waits for them; may be nil
 
@@ -84,8 +84,11 @@ func (o *object) make(verb string, create func() (handle, int), parents ...*obje
 	return nil
 }
 
-// close refuses while there are children, else calls destroy once. An error of destroy leaves the object open, unless
-// that error means that the device is gone: the kernel has then freed the object.
+// freed reports whether an object does not exist any more after destroy has returned r: the kernel has freed it also
+// where the device is gone.
+func freed(r int) bool { return r >= 0 || r == -int(syscall.EIO) || r == -int(syscall.ENODEV) }
+
+// close refuses while there are children, else calls destroy once, which leaves the object open unless it is freed.
 func (o *object) close(verb string, destroy func() int) error {
 	tree.Lock()
 	if o.closing || o.h == nil {
@@ -105,16 +108,15 @@ func (o *object) close(verb string, destroy func() int) error {
 	}
 	o.mu.Lock()
 	r := destroy()
-	gone := r == -int(syscall.EIO) || r == -int(syscall.ENODEV)
 	tree.Lock()
-	if r < 0 && !gone {
-		o.closing = false
-	} else {
+	if freed(r) {
 		o.h = nil
+	} else {
+		o.closing = false
 	}
 	tree.Unlock()
 	o.mu.Unlock()
-	if r < 0 && !gone {
+	if !freed(r) {
 		return fail(verb, o.device, r, "")
 	}
 	o.disown()
@@ -126,7 +128,7 @@ func (o *object) inUse() string {
 	byKind := map[string][]string{}
 	for k := range o.kids {
 		name := ""
-		if k.label != nil {
+		if k.label != nil && k.h != nil {
 			name = k.label()
 		}
 		byKind[k.kind] = append(byKind[k.kind], name)

@@ -60,7 +60,7 @@ func (pd *PD) CreateQP(init QPInit) (*QP, error) {
 		return nil, err
 	}
 	qp := &QP{pd: pd, init: init}
-	qp.kind = "queue pair"
+	qp.kind, qp.label = "queue pair", func() string { return fmt.Sprintf("%#x", qp.num) }
 	parents := []*object{&pd.object, &init.SendCQ.object}
 	if init.RecvCQ != init.SendCQ {
 		parents = append(parents, &init.RecvCQ.object)
@@ -83,7 +83,6 @@ func (pd *PD) CreateQP(init QPInit) (*QP, error) {
 		return nil, err
 	}
 	runtime.AddCleanup(qp, rawFree, qp.q)
-	qp.label = func() string { return fmt.Sprintf("%#x", qp.num) }
 	qp.sendFull, qp.recvFull = queueFull("post_send", qp.device), queueFull("post_recv", qp.device)
 	qp.limits.Store(&limits{})
 	pd.c.remember(qp.key, qp)
@@ -188,9 +187,9 @@ func (cq *CQ) unreserve(n int, srq *SRQ) {
 // be polled. The memory of the requests belongs to the caller again.
 func (qp *QP) Close() error {
 	return qp.close("destroy_qp", func() int {
-		qp.pd.c.forget(qp.key, qp)
 		r := rawDestroyQP(qp.q)
-		if r >= 0 || r == -int(syscall.EIO) || r == -int(syscall.ENODEV) {
+		if freed(r) {
+			qp.pd.c.forget(qp.key, qp)
 			qp.release()
 		}
 		return r

@@ -26,7 +26,7 @@ func (pd *PD) CreateSRQ(maxWR, maxSGE int) (*SRQ, error) {
 			maxWR, maxSGE, a.MaxSRQWR, a.MaxSRQSGE)
 	}
 	srq := &SRQ{pd: pd, maxWR: maxWR, maxSGE: int32(maxSGE)}
-	srq.kind = "shared receive queue"
+	srq.kind, srq.label = "shared receive queue", func() string { return fmt.Sprintf("of %d", maxWR) }
 	err := srq.make("create_srq", func() (handle, int) {
 		var r int
 		srq.q, srq.key, r = rawCreateSRQ(pd.h, maxWR, maxSGE)
@@ -37,7 +37,6 @@ func (pd *PD) CreateSRQ(maxWR, maxSGE int) (*SRQ, error) {
 	}
 	runtime.AddCleanup(srq, rawFree, srq.q)
 	srq.full = queueFull("post_srq_recv", srq.device)
-	srq.label = func() string { return fmt.Sprintf("of %d", maxWR) }
 	pd.c.remember(srq.key, srq)
 	return srq, nil
 }

@@ -4,6 +4,7 @@ package connect
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -239,7 +240,10 @@ func (c *pipe) take() error {
 		if gone {
 			return io.EOF
 		}
-		_, _ = c.channel.Wait(context.Background()) // fails once the connection is gone: then the last poll follows
+		// The deadline passes once the connection is gone: then the last poll follows.
+		if _, err := c.channel.Wait(context.Background()); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
 	}
 }
 
