@@ -39,7 +39,8 @@ func (s *Session) Handle(number uint8, f func(*Gate, *Active)) {
 }
 
 // MaxActive returns the longest active message to the peer, in bytes with its header, that needs no rendezvous. It is
-// also the limit of AMNow and Prepare.
+// also the limit of AMNow and Prepare. If the driver's packets are shorter at the peer, it shrinks when the peer
+// has first answered: longer messages that wait here until then fail with driver.ErrTooLong.
 func (g *Gate) MaxActive() int {
 	g.s.mu.lock()
 	defer g.s.mu.unlock()
@@ -95,11 +96,11 @@ func (g *Gate) am(o *ActiveOut, now bool) (*Request, error) {
 		return nil, err
 	}
 	n := len(o.Header) + len(o.Data)
-	long := n > g.eagerMax()
+	long := n > g.eagerMax() && !now
 	if len(o.Header) > MaxHeader {
 		return nil, g.fault("active message", fmt.Errorf("%w: header of %d bytes, limit is %d", driver.ErrTooLong, len(o.Header), MaxHeader))
 	}
-	if long && now {
+	if now && n > g.eagerMax() {
 		return nil, g.fault("active message", fmt.Errorf("%w: %d bytes with the header, limit is MaxActive, %d", driver.ErrTooLong, n, g.eagerMax()))
 	}
 	if now && (g.state != gateUp || !g.clear || g.queued() > 0 || g.queues.later.n > 0 || g.active.out != nil) {
@@ -184,7 +185,7 @@ func (l *link) active(h *header.Header, extra, data []byte) bool {
 		s.progress.pollers.Add(-1)
 		s.handOver()
 	}
-	s.mu.unlock()
+	s.unlock()
 	f(l.g, &l.now)
 	s.mu.lock()
 	if s.progress.polling = polling; polling {

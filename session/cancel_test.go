@@ -13,6 +13,7 @@ import (
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session"
 	"github.com/bywash/bywash/session/internal/header"
+	"github.com/bywash/bywash/session/internal/rdv"
 )
 
 // Cancel, or the end of the context, cancels a message of any kind that has not left: nothing of it stays, and later
@@ -44,74 +45,75 @@ func TestCancelQueuedMessages(t *testing.T) {
 			return g.Iatomic(r, 0, session.Atomic{Op: driver.Add, Size: 8, Operand: 1})
 		},
 	}
-	for _, held := range []string{"the driver has no room", "there is no connection"} {
-		for _, emulate := range []bool{true, false} {
-			if !emulate && held == "the driver has no room" {
-				continue // the driver's own operations have left
+	for _, tt := range []struct {
+		name      string
+		connected bool // and the driver has no room
+		emulate   bool // otherwise the driver's own operations, which leave where it has room
+		mode      *rdv.Mode
+	}{
+		{"the driver has no room", true, true, nil},
+		{"the driver has no room, the receiver would get", true, true, modeOf(int(rdv.Get))},
+		{"there is no connection", false, true, nil},
+		{"there is no connection, operations of the driver", false, false, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, f := faultPair(t, nil, func(c *session.Config) { c.Emulate, c.Mode = tt.emulate, tt.mode })
+			ctx, g := deadline(t), s[0].Gate(1)
+			region, err := s[1].Register(make([]byte, 30_000), allAccess)
+			if err != nil {
+				t.Fatal(err)
 			}
-			name := held
-			if !emulate {
-				name += ", operations of the driver"
+			remote, err := g.Import(region.Key())
+			if err != nil {
+				t.Fatal(err)
 			}
-			t.Run(name, func(t *testing.T) {
-				s, f := faultPair(t, nil, func(c *session.Config) { c.Emulate = emulate })
-				ctx, g := deadline(t), s[0].Gate(1)
-				region, err := s[1].Register(make([]byte, 30_000), allAccess)
-				if err != nil {
-					t.Fatal(err)
+			over, cancel := context.WithCancel(ctx)
+			cancel()
+			for kind, begin := range kinds {
+				if !tt.connected {
+					if err := s[0].Quiesce(ctx); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					f[0].refuse(driver.ErrBusy)
 				}
-				remote, err := g.Import(region.Key())
-				if err != nil {
-					t.Fatal(err)
+				r, err := begin(g, remote)
+				if err != nil || r == nil {
+					t.Fatal(kind, r, err)
 				}
-				over, cancel := context.WithCancel(ctx)
-				cancel()
-				for kind, begin := range kinds {
-					if held == "there is no connection" {
-						if err := s[0].Quiesce(ctx); err != nil {
-							t.Fatal(err)
-						}
-					} else {
-						f[0].refuse(driver.ErrBusy)
-					}
-					r, err := begin(g, remote)
-					if err != nil || r == nil {
-						t.Fatal(kind, r, err)
-					}
-					if _, err := r.Wait(over); !errors.Is(err, context.Canceled) {
-						t.Errorf("%s whose context is over: %v", kind, err)
-					}
-					if r, err = begin(g, remote); err != nil || r == nil {
-						t.Fatal(kind, r, err)
-					}
-					if !r.Cancel() {
-						t.Errorf("%s: not cancelled", kind)
-					}
-					if _, err := r.Wait(ctx); !errors.Is(err, session.ErrCanceled) {
-						t.Errorf("%s that is cancelled: %v", kind, err)
-					}
-					if held == "there is no connection" {
-						if err := s[0].Resume(); err != nil {
-							t.Fatal(err)
-						}
-					} else {
-						f[0].refuse(nil)
-					}
-					if err := g.Flush(ctx); err != nil {
-						t.Errorf("%s: flush: %v", kind, err)
-					}
-					transfer(t, s[0], s[1], 10)
+				if _, err := r.Wait(over); !errors.Is(err, context.Canceled) {
+					t.Errorf("%s whose context is over: %v", kind, err)
 				}
-				first := make([]byte, 30_000)
-				if err := g.Get(ctx, remote, 0, first); err != nil || !bytes.Equal(first, make([]byte, 30_000)) {
-					t.Errorf("after operations that were cancelled: %v, changed %v", err, !bytes.Equal(first, make([]byte, 30_000)))
+				if r, err = begin(g, remote); err != nil || r == nil {
+					t.Fatal(kind, r, err)
 				}
-				if err := region.Deregister(); err != nil {
-					t.Fatal(err)
+				if !r.Cancel() {
+					t.Errorf("%s: not cancelled", kind)
 				}
-				eventually(t, "nothing is left", func() bool { return s[0].Pending() == "" && s[1].Pending() == "" })
-			})
-		}
+				if _, err := r.Wait(ctx); !errors.Is(err, session.ErrCanceled) {
+					t.Errorf("%s that is cancelled: %v", kind, err)
+				}
+				if !tt.connected {
+					if err := s[0].Resume(); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					f[0].refuse(nil)
+				}
+				if err := g.Flush(ctx); err != nil {
+					t.Errorf("%s: flush: %v", kind, err)
+				}
+				transfer(t, s[0], s[1], 10)
+			}
+			first := make([]byte, 30_000)
+			if err := g.Get(ctx, remote, 0, first); err != nil || !bytes.Equal(first, make([]byte, 30_000)) {
+				t.Errorf("after operations that were cancelled: %v, changed %v", err, !bytes.Equal(first, make([]byte, 30_000)))
+			}
+			if err := region.Deregister(); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "nothing is left", func() bool { return s[0].Pending() == "" && s[1].Pending() == "" })
+		})
 	}
 }
 

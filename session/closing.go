@@ -25,7 +25,9 @@ type closeSteps struct {
 }
 
 // reset is called when a connection has ended.
-func (c *closeState) reset() { c.asked, c.sent, c.seen = false, closeSteps{}, closeSteps{} }
+func (c *closeState) reset() {
+	c.asked, c.askedNext, c.sent, c.seen = false, false, closeSteps{}, closeSteps{}
+}
 
 // closing reports whether a connection is to end, for good or for a pause.
 func (g *Gate) closing() bool {
@@ -210,7 +212,6 @@ func (g *Gate) finish() {
 		return
 	}
 	later, leave := g.queues.later, g.close.askedNext
-	g.close.askedNext = false
 	if g.close.peerLeft { // it receives nothing any more: what waits for the next connection fails
 		later = outQueue{}
 	} else {

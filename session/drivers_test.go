@@ -379,13 +379,51 @@ func TestLateConnectRequestIsIgnored(t *testing.T) {
 // The ranks' packets on the small track may have different lengths: what goes by messages is cut for the shorter ones.
 func TestRanksWithPacketsOfDifferentLengths(t *testing.T) {
 	mode, rail := session.ModeNull, qnixRail(t)
-	s := joinAll(t, 2, func(rank int, c *session.Config) {
-		r := rail
-		r.Options = map[string]string{"buffer": []string{"16000", "4096"}[rank]}
-		c.Rails, c.Mode, c.Emulate = []session.Rail{r}, &mode, true
-	})
-	for _, n := range []int{10, 3000, 12000, 200000} {
-		transfer(t, s[0], s[1], n)
-		transfer(t, s[1], s[0], n)
+	join := func(t *testing.T) []*session.Session {
+		return joinAll(t, 2, func(rank int, c *session.Config) {
+			r := rail
+			r.Options = map[string]string{"buffer": []string{"16000", "4096"}[rank]}
+			c.Rails, c.Mode, c.Emulate = []session.Rail{r}, &mode, true
+		})
 	}
+	t.Run("tagged", func(t *testing.T) {
+		s := join(t)
+		for _, n := range []int{10, 3000, 12000, 200000} {
+			transfer(t, s[0], s[1], n)
+			transfer(t, s[1], s[0], n)
+		}
+	})
+	t.Run("active", func(t *testing.T) {
+		s, ctx := join(t), deadline(t)
+		came := make(chan int, 1)
+		s[1].Handle(1, func(_ *session.Gate, a *session.Active) { came <- len(a.Data) })
+		g := s[0].Gate(1)
+		prepared, err := g.Prepare(0, 12000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		transfer(t, s[1], s[0], 10)
+		r, err := g.AM(1, nil, make([]byte, 12000))
+		if err == nil && r != nil {
+			_, err = r.Wait(ctx)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case n := <-came:
+			if n != 12000 {
+				t.Errorf("%d bytes came", n)
+			}
+		case <-ctx.Done():
+			t.Fatal("the message has not come")
+		}
+		if err := prepared.AM(1); !errors.Is(err, driver.ErrTooLong) {
+			t.Errorf("a message longer than the peer's packets that was prepared before: %v, want ErrTooLong", err)
+		}
+		prepared.Free()
+		if err := g.Err(); err != nil {
+			t.Error(err)
+		}
+	})
 }

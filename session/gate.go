@@ -70,6 +70,7 @@ type link struct {
 	helloReceived bool
 	now           Active
 	dead          bool
+	broken        error // of the last rail: see ends
 	endErr        error // error for messages that the driver gives back; nil: Gate.relay holds copies
 	inUnreleased  bool  // in Session.unreleased
 	released      bool
@@ -177,6 +178,15 @@ func (l *link) down(err error) {
 		err = g.relay.railErr // a process that crashes may have closed a rail before
 	}
 	g.fail(g.fault("connection", err))
+}
+
+// ends notes that an instance of the last rail is broken. The gate, which cannot do without, fails with it as soon as
+// what met the error is done with.
+func (l *link) ends(err error) {
+	if errors.Is(err, ErrBroken) && !l.dead && l.broken == nil && !l.g.others(l) {
+		l.broken = err
+		l.g.markBusy()
+	}
 }
 
 // others reports whether the gate has another rail that works.

@@ -502,10 +502,13 @@ func (o *outgoing) fail(err error) {
 
 // withdraw cancels a message that the receiver has not answered.
 func (s *Session) withdraw(o *outgoing) bool {
-	if o.Matched() || o.region != nil || o.releasing {
+	if o.Matched() || o.region != nil && o.rtsTaken || o.releasing {
 		return false
 	}
 	g := o.g
+	if o.releaseMemory(); o.releasing {
+		return false
+	}
 	s.dropOut(o) // see settleIn
 	queued := false
 	for _, q := range []*outQueue{&g.queues.backlog, &g.queues.later, &g.active.queue} {

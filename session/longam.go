@@ -19,8 +19,8 @@ import (
 // flagActive, in an RTS, marks an active message; the low 8 bits of its tag are the handler.
 const flagActive = 1 << 1
 
-// maxLong is how many long active messages of a peer there can be: one under way, one whose handler runs, and some that
-// were withdrawn and that a driver has not given back yet. A peer that sends more violates the protocol.
+// maxLong is how many long active messages of a peer there can be: one under way, one whose handler runs, and some room.
+// A peer that sends more violates the protocol. Those that it has withdrawn do not count: the budget bounds them.
 const maxLong = 16
 
 var errNoMemory = fmt.Errorf("%w: more than the peer takes; its Config.MaxMessage, or Config.Unexpected for active messages, allows less",
@@ -70,7 +70,13 @@ func (g *Gate) activeSent(o *outgoing) {
 // arriveActive receives a long active message, as soon as there is memory. It is part of arrive.
 func (l *link) arriveActive(h *header.Header, req *header.Request, b []byte) bool {
 	g, s := l.g, l.g.s
-	if g.active.in+g.active.waiting >= maxLong {
+	withdrawn := 0 // a driver has not given their memory back yet
+	for in := g.in.first; in != nil; in = in.after {
+		if in.req.active != nil && in.err != nil {
+			withdrawn++
+		}
+	}
+	if g.active.in+g.active.waiting-withdrawn >= maxLong {
 		return l.failProtocol(fmt.Errorf("%w: %d long active messages at once", ErrBroken, maxLong))
 	}
 	switch cost := activeCost(h, req); {
@@ -208,7 +214,7 @@ func (s *Session) handleLong(u *unexpected) {
 	} else if !s.closed {
 		s.active.running++
 		g.begins(uint8(u.h.Tag))
-		s.mu.unlock()
+		s.unlock()
 		f(g, &u.now)
 		s.mu.lock()
 		s.active.running--

@@ -147,6 +147,42 @@ func TestLongActiveMessagesKeepToTheBudget(t *testing.T) {
 	eventually(t, "nothing is left", func() bool { return s[2].Pending() == "" })
 }
 
+// A sender may cancel any number of long active messages, also faster than the peer takes back what it began for them.
+func TestCancelledLongActiveMessagesAreNoViolation(t *testing.T) {
+	s := joinAll(t, 2, func(_ int, c *session.Config) { c.Progress = session.Explicit })
+	came := 0
+	s[1].Handle(6, func(*session.Gate, *session.Active) { came++ })
+	progress := func(what string, ok func() bool) {
+		t.Helper()
+		eventually(t, what, func() bool { s[0].Progress(); s[1].Progress(); return ok() })
+	}
+	g := s[0].Gate(1)
+	for round := range 20 {
+		if _, err := g.AM(6, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+		progress("a short message", func() bool { return came > round })
+		came = round + 1
+		for range 40 {
+			r, err := g.AM(6, nil, make([]byte, 100_000))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Cancel()
+		}
+	}
+	came = 0
+	if _, err := g.AM(6, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	progress("the last message", func() bool { return came > 0 })
+	for k, x := range s {
+		if err := x.Gate(1 - k).Err(); err != nil {
+			t.Errorf("rank %d: %v", k, err)
+		}
+	}
+}
+
 // While a handler runs, the session takes no message from its peer, and a probe of the driver reports an arrival only
 // once. So the session looks at all rails when a handler ends: here at the rail on which the peer continues after
 // losing the other.

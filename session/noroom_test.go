@@ -115,10 +115,56 @@ func TestEarlyUpdatesAreBounded(t *testing.T) {
 	}
 }
 
-// A chunk cannot be posted, because the large track is gone or for another reason, and the small track still works:
-// the request fails at both ends.
+// An instance that is broken stays so: without another rail, the gate is broken, which is reported, until Disconnect.
+func TestGateWhoseLargeTrackBreaksIsBroken(t *testing.T) {
+	reported := make(chan error, 2)
+	s, f := faultPair(t, nil, func(c *session.Config) {
+		c.Mode = modeOf(int(rdv.Cooperative))
+		c.OnError = func(e *session.Error) {
+			if !e.NonFatal {
+				reported <- e
+			}
+		}
+	})
+	ctx := deadline(t)
+	refuse := func() error { return driver.ErrBroken }
+	f[0].large.Store(&refuse)
+	r, err := s[0].Gate(1).Isend(1, make([]byte, 1<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := s[1].Gate(0).Recv(ctx, 1, make([]byte, 1<<20)); err == nil {
+		t.Errorf("received %d bytes, want an error", n)
+	}
+	if _, err := r.Wait(ctx); !errors.Is(err, driver.ErrBroken) {
+		t.Errorf("the send returns %v, want ErrBroken", err)
+	}
+	select {
+	case err := <-reported:
+		if !errors.Is(err, driver.ErrBroken) {
+			t.Errorf("reported: %v, want ErrBroken", err)
+		}
+	case <-ctx.Done():
+		t.Fatal("OnError was not called")
+	}
+	if err := s[0].Gate(1).Err(); !errors.Is(err, driver.ErrBroken) {
+		t.Errorf("the gate's error: %v, want ErrBroken", err)
+	}
+	f[0].large.Store(nil)
+	for s[1].Gate(0).Path() != "broken" && s[1].Gate(0).Path() != "idle" {
+		if ctx.Err() != nil {
+			t.Fatal("the other end does not notice")
+		}
+		s[1].Progress()
+	}
+	s[0].Gate(1).Disconnect()
+	s[1].Gate(0).Disconnect()
+	transfer(t, s[0], s[1], 1<<20)
+}
+
+// A chunk cannot be posted, and the tracks still work: the request fails at both ends.
 func TestChunksThatCannotBePostedFailAtBothEnds(t *testing.T) {
-	for _, why := range []error{driver.ErrBroken, driver.ErrClosed, driver.ErrInvalid} {
+	for _, why := range []error{driver.ErrClosed, driver.ErrInvalid} {
 		t.Run(why.Error(), func(t *testing.T) {
 			s, f := faultPair(t, nil, func(c *session.Config) { c.Mode = modeOf(int(rdv.Cooperative)) })
 			ctx := deadline(t)

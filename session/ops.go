@@ -295,6 +295,7 @@ func (o *Op) move(s *Session) bool {
 			return o.repeat(s, err) // nothing was done
 		}
 		if err != nil {
+			o.l.ends(err)
 			o.end(s, err)
 			return true
 		}
@@ -307,6 +308,7 @@ func (o *Op) move(s *Session) bool {
 	if err != nil && o.err == nil && o.what < opAtomic && isGone(err) && g.others(o.l) {
 		return o.repeat(s, err)
 	}
+	o.l.ends(err)
 	o.req.status.Value = o.d.Result
 	o.end(s, err)
 	return true

@@ -371,6 +371,10 @@ func (g *Gate) markBusy() {
 // push sends queued messages and polls posted ones. It reports whether any moved, and whether any is left.
 func (g *Gate) push() (moved, more bool) {
 	for _, l := range g.links {
+		if l.broken != nil && !l.dead {
+			l.down(l.broken)
+			return true, g.lead != nil
+		}
 		for l.sending.n > 0 {
 			msg := l.sending.first
 			done, err := l.small.SendPoll(&msg.p)

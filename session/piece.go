@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/bywash/bywash/driver"
@@ -245,7 +246,7 @@ func (pc *piece) poll(s *Session) (done bool, err error) {
 	case pieceTarget:
 		if pc.in.err != nil || l.dead {
 			free, _ := tryDeregister(pc.region)
-			return free, ErrBroken
+			return free, cmp.Or(pc.in.err, ErrBroken)
 		}
 	case pieceRelease:
 		free, _ := tryDeregister(pc.region)

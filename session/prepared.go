@@ -56,7 +56,9 @@ func (p *Prepared) take() (*Gate, *outMsg) {
 // Send sends the message with a tag. It never blocks: the message leaves at once or waits in the session's memory, in
 // order with other messages, also on a gate that is not connected yet. It fails with ErrBusy if 256 messages wait for
 // the peer: then nothing was taken, and the program sends the message again after it has made progress, or frees it. It
-// fails with ErrInvalid if Data is neither the slice of Prepare nor the beginning of it.
+// fails with driver.ErrTooLong, and nothing was taken either, if MaxActive has shrunk below the message's length; a
+// message that waits for the first connection when that happens breaks the gate. It fails with ErrInvalid if Data is
+// neither the slice of Prepare nor the beginning of it.
 func (p *Prepared) Send(tag uint64) error {
 	return p.send(header.Header{Kind: header.Eager, Tag: tag})
 }
@@ -80,6 +82,9 @@ func (p *Prepared) send(h header.Header) error {
 		if g.queues.backlog.n+g.queues.later.n+g.active.queue.n >= maxBuffered {
 			return ErrBusy
 		}
+	}
+	if n := len(head) + len(data); n > p.g.eagerMax() && p.g.ready("send") == nil {
+		return p.g.fault("send", fmt.Errorf("%w: %d bytes with the header, the peer takes %d", driver.ErrTooLong, n, p.g.eagerMax()))
 	}
 	g, msg := p.take()
 	if err := g.ready("send"); err != nil {

@@ -373,7 +373,7 @@ func (n *nic) serve(i driver.Instance) {
 func (s *Session) leaveHandlers() {
 	if s.active.called {
 		s.wakeMover()
-		s.mu.unlock()
+		s.unlock()
 		return
 	}
 	s.leave()

@@ -98,6 +98,7 @@ func (o *outgoing) lostChunk(l *link, err error) {
 			return
 		}
 	}
+	l.ends(err)
 	o.fail(err)
 	if !l.dead { // else the receiver has lost the connection, too
 		o.g.done(o.peer, statusFailed, false) // nothing more comes

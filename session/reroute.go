@@ -5,6 +5,7 @@ import "github.com/bywash/bywash/session/internal/rdv"
 // continuesWithout reports whether a message can continue without a rail that has failed: its chunks are then
 // requested over the others.
 func (in *incoming) continuesWithout(l *link, err error) bool {
+	l.ends(err)
 	if !in.g.others(l) || !in.confirm || in.err != nil || !l.dead && !isGone(err) {
 		return false
 	}

@@ -240,18 +240,23 @@ func (s *Session) newGate(rank int) *Gate {
 
 // leave gives up the lock, and then calls the pending callbacks.
 func (s *Session) leave() {
-	if len(s.callers.awaiters) > 0 {
-		s.wakeAwaiters()
-	}
 	switch {
 	case len(s.calls) == 0:
-		s.mu.unlock()
+		s.unlock()
 	case s.calling >= maxCalling:
 		s.wakeMover()
-		s.mu.unlock()
+		s.unlock()
 	default:
 		s.callPending()
 	}
+}
+
+// unlock gives up the lock, but not before the awaiters whose condition holds are woken.
+func (s *Session) unlock() {
+	if len(s.callers.awaiters) > 0 {
+		s.wakeAwaiters()
+	}
+	s.mu.unlock()
 }
 
 // maxCalling bounds how deep callbacks nest: one that begins an operation which is done at once causes the next. The mover
@@ -264,7 +269,7 @@ func (s *Session) callPending() {
 	s.calls, s.called, s.active.called = s.called[:0], nil, false
 	s.active.running++ // Close waits for it
 	s.calling++
-	s.mu.unlock()
+	s.unlock()
 	for _, f := range calls {
 		f()
 	}
@@ -272,10 +277,8 @@ func (s *Session) callPending() {
 	s.mu.lock()
 	s.called = calls
 	s.calling--
-	if s.active.running--; len(s.callers.awaiters) > 0 {
-		s.wakeAwaiters()
-	}
-	s.mu.unlock()
+	s.active.running--
+	s.unlock()
 }
 
 // Close ends the session. It first closes connected gates in order and delivers all messages that were sent, until ctx

@@ -56,7 +56,7 @@ func (Driver) Query(h driver.Hints) (driver.NIC, error) {
 		}
 	}
 	if h.Device != "" && h.Device != "toy0" {
-		return nil, wrap("query", fmt.Errorf("%w: device %q", driver.ErrInvalid, h.Device))
+		return nil, &driver.UnavailableError{Driver: name, Device: h.Device, Reason: "there is no device of that name"}
 	}
 	if dir == "" {
 		dir = filepath.Join(os.TempDir(), "bywash-toy")
