@@ -29,8 +29,7 @@ type outgoing struct {
 	early     *piece // prefetched
 	releasing bool   // the region is still in use
 	active    bool   // an active message
-	rtsTaken  bool   // a driver has taken the RTS
-	counted   bool   // in Gate.held
+	rtsTaken  bool   // a driver has taken the RTS; counted in Gate.held
 	parked    bool   // the RTS waits for the next connection
 	rail      uint8  // of the key
 	keyLen    int    // bytes of the key in the RTS
@@ -117,13 +116,6 @@ func (l *link) modes() rdv.Set {
 	return set
 }
 
-// sendLong begins a message by rendezvous.
-func (g *Gate) sendLong(o *Out, n int) *Request {
-	msg, r := g.longMsg(o, n)
-	g.enqueue(msg)
-	return r
-}
-
 // longMsg makes the RTS of a message.
 func (g *Gate) longMsg(o *Out, n int) (*outMsg, *Request) {
 	s := g.s
@@ -132,7 +124,7 @@ func (g *Gate) longMsg(o *Out, n int) (*outMsg, *Request) {
 	out.req, out.g, out.buf, out.layout, out.total = r, g, o.Buf, o.Layout, n
 	out.id = s.transfers.outs.add(out)
 	r.out = out
-	out.Begin(n, false)
+	out.Begin(n)
 	msg := s.newOutMsg(header.Size + header.BodySize(header.RTS) + len(o.Header))
 	h := header.Header{Kind: header.RTS, Tag: o.Tag, Extra: uint16(len(o.Header))}
 	h.Put(msg.buf)

@@ -34,7 +34,8 @@ const (
 // oneSided are the operations of a session, and the regions that peers may access.
 type oneSided struct {
 	regions map[uint64]*Region
-	ops     slab[*Op] // by message
+	revoked map[*Region]struct{} // deregistered, and not released by all drivers yet
+	ops     slab[*Op]            // by message
 	live    []*Op
 }
 

@@ -115,13 +115,6 @@ func (q *outQueue) prepend(other *outQueue) {
 	*other = outQueue{}
 }
 
-// append moves the messages of another queue to the end.
-func (q *outQueue) append(other *outQueue) {
-	for msg := other.pop(); msg != nil; msg = other.pop() {
-		q.push(msg)
-	}
-}
-
 // remove takes out the first message for which f holds.
 func (q *outQueue) remove(f func(*outMsg) bool) *outMsg {
 	var before *outMsg

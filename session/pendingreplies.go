@@ -11,9 +11,8 @@ var errUnrequested = errors.New("reply to an unknown request")
 // noteTaken records that a driver has taken a message that the peer will answer.
 func (s *Session) noteTaken(msg *outMsg) {
 	if msg.out != nil {
-		msg.out.rtsTaken = true
-		if o := msg.out; !o.counted {
-			o.counted = true
+		if o := msg.out; !o.rtsTaken {
+			o.rtsTaken = true
 			o.g.held.longs++
 		}
 	} else if r, ok := s.transfers.syncs.get(msg.sync); ok && msg.sync != 0 {
@@ -82,8 +81,7 @@ func (s *Session) dropSync(id uint64, r *Request) {
 // dropOut removes a long message that is over.
 func (s *Session) dropOut(o *outgoing) {
 	s.transfers.outs.remove(o.id)
-	if o.counted {
-		o.counted = false
+	if o.rtsTaken {
 		o.g.held.longs--
 		o.g.unblock()
 	}

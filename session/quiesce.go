@@ -74,6 +74,12 @@ func (s *Session) Quiesce(ctx context.Context) error {
 				return false // a peer still accesses the region
 			}
 		}
+		for r := range s.oneSided.revoked {
+			if r.drop() != nil {
+				return false
+			}
+			delete(s.oneSided.revoked, r)
+		}
 		inDriver := func(o *Op) bool { return o.posted || o.inDriver > 0 }
 		return len(s.unreleased) == 0 && len(s.transfers.pieces) == 0 && !slices.ContainsFunc(s.oneSided.live, inDriver)
 	})
@@ -184,7 +190,8 @@ func (g *Gate) finishPause() {
 		g.remove()
 		return
 	}
-	g.queues.backlog.append(&g.queues.later)
+	g.queues.later.prepend(&g.queues.backlog)
+	g.queues.backlog, g.queues.later = g.queues.later, outQueue{}
 	g.resumeAnswers()
 	s.kickAnswerer()
 	g.close.askedNext = leave && g.wanted() // Disconnect closes the connection that carries what waits

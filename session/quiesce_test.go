@@ -217,6 +217,31 @@ func TestOperationsByMessageEndBeforeThePause(t *testing.T) {
 	}
 }
 
+// A session is not quiet while a driver still has memory whose region is deregistered.
+func TestQuiesceWaitsForRevokedMemory(t *testing.T) {
+	s := joinAll(t, 2, nil)[0]
+	region, err := s.Register(make([]byte, 4096), driver.RemoteRead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release := region.HoldRegistrations()
+	if err := region.Deregister(); !errors.Is(err, session.ErrBusy) {
+		t.Fatalf("deregister while a driver holds the memory: %v, want ErrBusy", err)
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Quiesce(over); !errors.Is(err, context.Canceled) {
+		t.Errorf("quiesce while a driver holds the memory: %v, want that the context ends it", err)
+	}
+	release()
+	if err := s.Quiesce(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Resume(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A key from before any number of pauses is one that messages serve, never one that is taken for a new one.
 func TestKeysOutlastManyPauses(t *testing.T) {
 	s := joinAll(t, 2, nil)

@@ -95,7 +95,7 @@ func (s *Session) Irecv(m Match, buf []byte) (*Request, error) {
 	return s.IrecvMsg(&in)
 }
 
-// RecvMsg is Recv with options.
+// RecvMsg is Recv with options. With Then it does not block.
 func (s *Session) RecvMsg(ctx context.Context, in *In) (Status, error) {
 	s.mu.lock()
 	r, err := s.post(in)

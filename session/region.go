@@ -114,7 +114,13 @@ func (r *Region) Deregister() error {
 	s.mu.lock()
 	defer s.mu.unlock()
 	delete(s.oneSided.regions, r.id)
-	return r.drop()
+	err := r.drop()
+	if err != nil {
+		s.oneSided.revoked[r] = struct{}{}
+	} else {
+		delete(s.oneSided.revoked, r)
+	}
+	return err
 }
 
 // drop deregisters the memory with all drivers. A registration that a driver cannot release yet moves to revoked until

@@ -71,7 +71,7 @@ func (g *Gate) sendShort(tag uint64, buf []byte) bool {
 	return true
 }
 
-// SendMsg is Send with options.
+// SendMsg is Send with options. With Then it does not block.
 func (g *Gate) SendMsg(ctx context.Context, o *Out) error {
 	r, err := g.IsendMsg(o)
 	if r == nil || err != nil {
@@ -105,7 +105,9 @@ func (g *Gate) IsendMsg(o *Out) (*Request, error) {
 	if n := o.len(); n+len(o.Header) <= g.eagerMax() && !g.longInPlace(o, n) {
 		r = g.sendEager(o, n)
 	} else {
-		r = g.sendLong(o, n)
+		var rts *outMsg
+		rts, r = g.longMsg(o, n)
+		g.enqueue(rts)
 	}
 	if o.Then != nil {
 		if r == nil {

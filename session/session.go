@@ -128,7 +128,7 @@ func Join(ctx context.Context, cfg Config) (*Session, error) {
 	s := &Session{
 		cfg: cfg, launcher: launcher{job: job, own: own}, rank: job.Rank(), size: job.Size(),
 		links: make(map[driver.Instance]*link), table: match.New(), wanted: make(chan struct{}, 1),
-		oneSided: oneSided{regions: make(map[uint64]*Region)},
+		oneSided: oneSided{regions: make(map[uint64]*Region), revoked: make(map[*Region]struct{})},
 		active:   actives{budget: cfg.Unexpected},
 		callers:  callers{batch: minBatch},
 	}

@@ -357,7 +357,8 @@ func TestEveryOrderOfEventsEndsWell(t *testing.T) {
 					rails = append(rails, Rail{Usable: !tt.reserve || k < tt.rails-1, Chunk: 1, Window: tt.window})
 				}
 				m.r.Begin(n, rails...)
-				m.s.Begin(n, w.confirm)
+				m.s.Begin(n)
+				m.s.Confirm(w.confirm)
 				w.msgs = append(w.msgs, m)
 			}
 			t.Logf("%d states", explore(t, w))

@@ -21,7 +21,7 @@ func TestSenderRefusesWhatMakesNoSense(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var s Sender
-			s.Begin(100, false)
+			s.Begin(100)
 			was := s
 			if start, err := s.Asked(tt.c, tt.want); start || !errors.Is(err, ErrProtocol) {
 				t.Errorf("start %v, error %v, want a violation", start, err)

@@ -21,13 +21,11 @@ type Sender struct {
 	failed  bool
 }
 
-// Begin starts a message of total bytes. With confirm it is complete when the receiver has sent DONE, else when all
-// bytes that the receiver wants have left.
-func (s *Sender) Begin(total int, confirm bool) {
-	*s = Sender{total: total, want: -1, confirm: confirm}
-}
+// Begin starts a message of total bytes.
+func (s *Sender) Begin(total int) { *s = Sender{total: total, want: -1} }
 
-// Confirm changes, before the RTS has left, whether the receiver sends DONE when the message is complete.
+// Confirm sets, before the RTS has left, when the message is complete: with confirm when the receiver has sent DONE, else
+// when all bytes that the receiver wants have left.
 func (s *Sender) Confirm(confirm bool) { s.confirm = confirm }
 
 // Confirmable reports whether it does.
