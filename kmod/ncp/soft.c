@@ -319,8 +319,8 @@ void soft_process_destroy(struct soft_process *p)
 		at = &(*at)->next;
 	*at = p->next;
 	epoll_ctl(s->epoll, EPOLL_CTL_DEL, p->wakeup, NULL);
-	soft_memory_free(p);
 	soft_unlock(s);
+	soft_memory_free(p);
 	munmap(p->vni, p->info.vni_size);
 	munmap(p->hps, p->info.hps_size);
 	close(p->wakeup);
@@ -446,9 +446,10 @@ static uint64_t retry(struct soft *s)
 static bool run_locked(struct soft *s)
 {
 	bool busy;
+	int k;
 
-	/* Let callers that wait for the lock have it. */
-	while (__atomic_load_n(&s->waiting, __ATOMIC_SEQ_CST))
+	/* Let callers that wait for the lock have it, but not all the time: there may always be some. */
+	for (k = 0; k < 16 && __atomic_load_n(&s->waiting, __ATOMIC_SEQ_CST); k++)
 		sched_yield();
 	pthread_mutex_lock(&s->lock);
 	busy = run_once(s);

@@ -252,14 +252,29 @@ static int fill_pool(struct soft_process *p, const struct qnix_translate *t, uin
 	return 0;
 }
 
-static void drop(struct soft_process *p, struct soft_memory *m)
+/* What munmap takes. It is called without the lock: many pages take long. */
+struct mapping {
+	void *at;
+	size_t len;
+};
+
+static void unmap(struct mapping m)
 {
+	if (m.at)
+		munmap(m.at, m.len);
+}
+
+/* Forgets memory. No copy is under way, as the caller holds the lock, and none begins. */
+static struct mapping drop(struct soft_process *p, struct soft_memory *m)
+{
+	struct mapping map = { m->map, m->map_len };
+
 	if (m->map) {
-		munmap(m->map, m->map_len);
 		p->maps--;
 		p->mapped -= m->map_len;
 	}
 	*m = (struct soft_memory){ .turn = m->turn + 1 };
+	return map;
 }
 
 static int translate(struct soft_process *p, struct qnix_translate *t, int fd)
@@ -280,7 +295,7 @@ static int translate(struct soft_process *p, struct qnix_translate *t, int fd)
 	if (!err && t->pool_index != QNIX_NO_POOL)
 		err = fill_pool(p, t, make_handle(place - 1, m->turn));
 	if (err) {
-		drop(p, m);
+		unmap(drop(p, m)); /* of which no page was used */
 		return err;
 	}
 	m->addr = t->addr;
@@ -302,13 +317,15 @@ int soft_translate(struct soft_process *p, struct qnix_translate *t, int fd)
 
 int soft_untranslate(struct soft_process *p, uint32_t handle)
 {
+	struct mapping map = { 0 };
 	struct soft_memory *m;
 
 	soft_lock(p->nic->soft);
 	m = find(p, handle);
 	if (m)
-		drop(p, m);
+		map = drop(p, m);
 	soft_unlock(p->nic->soft);
+	unmap(map);
 	return m ? 0 : -EINVAL;
 }
 
@@ -318,6 +335,6 @@ void soft_memory_free(struct soft_process *p)
 
 	for (place = 0; place < p->memories; place++)
 		if (p->memory[place].len)
-			drop(p, &p->memory[place]);
+			unmap(drop(p, &p->memory[place]));
 	free(p->memory);
 }

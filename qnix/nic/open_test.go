@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/bywash/bywash/internal/rights"
 	"github.com/bywash/bywash/qnix/internal/abi"
 )
 
@@ -262,6 +263,26 @@ func TestAnswerCountsThoughTheNICHangsUp(t *testing.T) {
 	for k := range 3000 {
 		if _, err := Open(path); !errors.Is(err, unix.EUSERS) {
 			t.Fatalf("open %d: got %v, want %v", k, err, unix.EUSERS)
+		}
+	}
+}
+
+// Another user can make this user's folder in the one for temporary files: a NIC there is not trusted.
+func TestOnlyOwnNICsAreTrustedInTheTemporaryFolder(t *testing.T) {
+	own := uint32(os.Geteuid())
+	for _, tt := range []struct {
+		path string
+		user uint32
+		want error
+	}{
+		{filepath.Join(temporaryDir(), "qnix0.sock"), own, nil},
+		{filepath.Join(temporaryDir(), "qnix0.sock"), 0, nil},
+		{filepath.Join(temporaryDir(), "qnix7.sock"), own + 1, errForeign},
+		{filepath.Join(temporaryDir(), "qnix0.sock"), rights.Nobody, errForeign},
+		{filepath.Join(t.TempDir(), "qnix0.sock"), own + 1, nil},
+	} {
+		if err := checkServer(tt.path, tt.user); err != tt.want {
+			t.Errorf("%s of user %d: got %v, want %v", tt.path, tt.user, err, tt.want)
 		}
 	}
 }

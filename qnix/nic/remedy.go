@@ -33,6 +33,8 @@ func openError(path string, err error) error {
 		remedy = "become a member of the device's group: usermod -a -G qnix USER, then log in again"
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		remedy = "it serves another user; start one for this user: bywash softnic, or allow this one: --allow-uids"
+	case errors.Is(err, errForeign):
+		remedy = "set XDG_RUNTIME_DIR, and start one for this user: bywash softnic"
 	case errors.Is(err, unix.EMFILE):
 		remedy = "raise the limit of open files: ulimit -n"
 	case errors.Is(err, unix.EAGAIN):

@@ -51,7 +51,12 @@ func openSocket(path string) (host, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &socket{conn: conn, user: rights.User(conn), wakeup: -1, calls: map[uint32]*call{}, reading: make(chan struct{})}
+	user := rights.User(conn)
+	if err := checkServer(path, user); err != nil {
+		rights.Close(conn)
+		return nil, err
+	}
+	s := &socket{conn: conn, user: user, wakeup: -1, calls: map[uint32]*call{}, reading: make(chan struct{})}
 	s.gate.close()
 	rights.AdmitAttach()
 	go s.read()
