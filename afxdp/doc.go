@@ -7,8 +7,10 @@
 //	d, _ := driver.Lookup("afxdp")
 //	nic, _ := d.Query(driver.Hints{Device: "eth1"})
 //
-// It needs Linux 5.9 and root, or CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF. All other traffic passes to the kernel as
-// before. If the device has another XDP program, opening fails and leaves that program in place.
+// It needs Linux 5.9, or 5.10 for several queues, and root, or CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK.
+// Instead of the last one, a limit of locked memory (RLIMIT_MEMLOCK) of 20 MiB does, and of 8 MiB more for each further
+// queue, or twice that where the MTU exceeds 1.7 KB. All other traffic passes to the kernel as before. If the device has
+// another XDP program, opening fails and leaves that program in place.
 //
 // # Options
 //

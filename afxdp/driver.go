@@ -104,7 +104,7 @@ func check(i net.Interface) error {
 
 func unprivileged(device string, err error) error {
 	return unavailable(device, "it takes privileges to open it",
-		"run as root, or give the program CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF (setcap cap_net_admin,cap_net_raw,cap_bpf+ep PROGRAM)", err)
+		"run as root, or give the program CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK (setcap cap_net_admin,cap_net_raw,cap_bpf,cap_ipc_lock+ep PROGRAM)", err)
 }
 
 // capable reports whether the process has the capabilities that opening needs.
@@ -150,14 +150,21 @@ func details(i net.Interface) (list []driver.Detail) {
 	return list
 }
 
-func addresses(i net.Interface) (list []netip.Addr) {
-	all, _ := i.Addrs()
+// addresses returns the addresses of a device, last those that the kernel replaces or does not use yet.
+func addresses(i net.Interface) []netip.Addr {
+	const later = unix.IFA_F_TEMPORARY | unix.IFA_F_DEPRECATED | unix.IFA_F_TENTATIVE
+	all, _ := netlink.AddrList(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: i.Index}}, netlink.FAMILY_ALL)
+	var list, last []netip.Addr
 	for _, a := range all {
-		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			list = append(list, p.Addr().Unmap().WithZone(""))
+		switch ip, _ := netip.AddrFromSlice(a.IP); {
+		case !ip.IsValid() || a.Flags&unix.IFA_F_DADFAILED != 0:
+		case a.Flags&later != 0:
+			last = append(last, ip.Unmap())
+		default:
+			list = append(list, ip.Unmap())
 		}
 	}
-	return list
+	return append(list, last...)
 }
 
 func (afxdpDriver) Query(h driver.Hints) (driver.NIC, error) {

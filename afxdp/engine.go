@@ -252,6 +252,15 @@ func (q *queue) kick(n *nic) {
 	}
 }
 
+// kickDead makes the kernel send what it has kept since a kick failed.
+func (n *nic) kickDead() {
+	for k := range n.queues {
+		if q := &n.queues[k]; q.dead {
+			q.kick(n)
+		}
+	}
+}
+
 // runQueue is the goroutine of a queue: it handles arriving frames, timers and sleeping waiters when no instance
 // does. While the program polls, it polls only now and then.
 func (n *nic) runQueue(q *queue) {
@@ -260,7 +269,8 @@ func (n *nic) runQueue(q *queue) {
 	defer timer.Stop()
 	var last uint64
 	for !n.closing.Load() {
-		polls, wait := n.pollsSince(&last)
+		polls, due := n.pollsSince(&last)
+		minds := false
 		if n.waits.Watching() || polls > 1 && n.waits.Sleepers() == 0 {
 			timer.Reset(look)
 			n.polledSoon.Store(true)
@@ -269,11 +279,18 @@ func (n *nic) runQueue(q *queue) {
 			case <-n.wakeup:
 			}
 			n.polledSoon.Store(false)
-		} else if wait = min(wait, longestSleep); wait > 0 {
+		} else if wait := min(due-time.Since(n.origin), longestSleep); wait > 0 {
+			minds = n.minded.Swap(int64(due)) != int64(due)
+			if !minds { // another queue's goroutine wakes then
+				wait = longestSleep
+			}
 			_ = q.sock.WakeRx()
 			// A waiter that has begun to watch the same queue meanwhile may be the one that is to wake.
 			if got, _ := q.sock.Wait(rxEvent, wait); got&xsk.EventWake != 0 && n.waits.Watching() {
 				q.sock.Wake()
+			}
+			if minds {
+				n.minded.CompareAndSwap(int64(due), 0) // unless another one minds a later change
 			}
 		}
 		n.run()
@@ -281,11 +298,11 @@ func (n *nic) runQueue(q *queue) {
 	}
 }
 
-// pollsSince returns how often others have polled since the last call, and after which time a round is due. It does not
-// take the lock: on one processor, the lock's holder could not release it while a waiter spins.
-func (n *nic) pollsSince(last *uint64) (polls uint64, wait time.Duration) {
+// pollsSince returns how often others have polled since the last call, and when a round is due. It does not take the
+// lock: on one processor, the lock's holder could not release it while a waiter spins.
+func (n *nic) pollsSince(last *uint64) (polls uint64, due time.Duration) {
 	now := n.polls.Load()
 	polls = now - *last
 	*last = now + 1 // excludes the queue goroutine's own round, which follows
-	return polls, time.Duration(n.due.Load()) - time.Since(n.origin)
+	return polls, time.Duration(n.due.Load())
 }

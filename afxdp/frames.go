@@ -135,6 +135,9 @@ func (c *share) Sending(id uint64) bool { // never called for a long frame, whic
 	if s.sending {
 		c.nic.reclaim()
 	}
+	if s.sending {
+		c.nic.kickDead() // it waits in a ring since the link was down
+	}
 	return s.sending
 }
 
@@ -158,6 +161,9 @@ func (c *share) Send(r link.Route, f link.Frame, size int) bool {
 	if int(f.ID) >= m.longAt {
 		b = m.umem.Span(m.umem.Addr(int(f.ID)), m.run*m.size)
 		parts = (dataAt + size + m.size - 1) / m.size
+	}
+	if q.out+parts > len(q.batch) {
+		n.fill() // before peers get the credit that these frames carry
 	}
 	if q.out+parts > len(q.batch) && (!n.push(q) || q.out+parts > len(q.batch)) {
 		return false

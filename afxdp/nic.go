@@ -60,6 +60,7 @@ type nic struct {
 
 	polls      kit.Tally    // rounds, with or without work
 	due        atomic.Int64 // when the next round is due
+	minded     atomic.Int64 // the due time until which the goroutine of a queue sleeps; 0: none does
 	polledSoon atomic.Bool  // a queue goroutine makes a round within a millisecond
 	waits      kit.Watch
 	leaving    atomic.Int32  // closed connections of all contexts whose peers have not confirmed
@@ -131,7 +132,7 @@ func openNIC(device string, o options) (*nic, error) {
 		n.refs++
 		return n, nil
 	}
-	n := &nic{key: key, opts: o, refs: 1, origin: time.Now(), wakeup: make(chan struct{}, 1), batch: make([]xsk.Desc, 64), next: never}
+	n := &nic{key: key, opts: o, refs: 1, origin: time.Now(), batch: make([]xsk.Desc, 64), next: never}
 	if err := kit.InNamespace(o.netns, func() error { return n.open(device) }); err != nil {
 		return nil, err
 	}
@@ -178,6 +179,10 @@ func ringSize(n int) int {
 
 func (n *nic) open(device string) (err error) {
 	o := &n.opts
+	if err := checkBond(device, o); err != nil {
+		n.close()
+		return err
+	}
 	l, err := func() (carrier.Link, error) {
 		if n.res, err = carrier.Open(device, carrier.Options{Changed: n.routeChanged}); err != nil {
 			return carrier.Link{}, err
@@ -223,6 +228,7 @@ func (n *nic) open(device string) (err error) {
 	}
 	n.memory.init(n.dev.UMEM, n.rxChunks, n.fitRun(run))
 	n.queues = make([]queue, len(n.dev.Sockets))
+	n.wakeup = make(chan struct{}, len(n.queues))
 	n.waits = kit.Watch{Device: frameWaits{n}, Spins: spins, Never: len(n.queues) > 1}
 	for k, s := range n.dev.Sockets {
 		n.queues[k].sock, n.queues[k].rxLimit = s, perQueue
@@ -253,7 +259,7 @@ func (n *nic) xskConfig(device string, queues []int, chunkSize, run int) xsk.Con
 		long = longChunks / run * run
 	}
 	attach := o.attach
-	if attach == xsk.AttachAuto && isVeth(device) {
+	if attach == xsk.AttachAuto && kernelDriver(device) == "veth" {
 		attach = xsk.AttachGeneric // a seventh faster on veth, whose driver copies once more for a native program
 	}
 	cfg := xsk.Config{
@@ -281,15 +287,28 @@ func (n *nic) fitRun(run int) int {
 	return min(run, f.ZeroCopySegments)
 }
 
-// isVeth reports whether a device is one of a virtual pair.
-func isVeth(device string) bool {
+// kernelDriver returns the name of a device's driver in the kernel, or "".
+func kernelDriver(device string) string {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return false
+		return ""
 	}
 	defer unix.Close(fd)
 	info, err := unix.IoctlGetEthtoolDrvinfo(fd, device)
-	return err == nil && unix.ByteSliceToString(info.Driver[:]) == "veth"
+	if err != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(info.Driver[:])
+}
+
+// checkBond returns an error for a bond or team, unless the program runs in the stack: elsewhere it sees the frames with
+// the members' queues, for which the kernel gives them to no socket of the bond (xsk_rcv_check).
+func checkBond(device string, o *options) error {
+	if k := kernelDriver(device); o.attach != xsk.AttachGeneric && (k == "bonding" || k == "team") {
+		return fmt.Errorf("%w: %s is a bond: AF_XDP gets its frames with option mode=skb only, and only from members of one queue (ethtool -L MEMBER combined 1)",
+			errUnusable, device)
+	}
+	return nil
 }
 
 var errUnusable = errors.New("the device cannot be used")
@@ -327,10 +346,7 @@ func (n *nic) close() error {
 }
 
 func (n *nic) wakeQueues() {
-	select {
-	case n.wakeup <- struct{}{}:
-	default:
-	}
+	frameWaits{n}.Call()
 	for k := range n.queues {
 		n.queues[k].sock.Wake()
 	}

@@ -35,8 +35,11 @@ func (w frameWaits) Sleep(uint64, bool) {
 func (w frameWaits) Wake() { w.n.queues[0].sock.Wake() }
 
 func (w frameWaits) Call() {
-	select {
-	case w.n.wakeup <- struct{}{}:
-	default:
+	for range w.n.queues { // a goroutine each
+		select {
+		case w.n.wakeup <- struct{}{}:
+		default:
+			return
+		}
 	}
 }

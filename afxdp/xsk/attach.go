@@ -89,8 +89,8 @@ func attachedProgram(dev device) (netlink.LinkXdp, error) {
 func (p *Program) join(other netlink.LinkXdp, name string) (err error) {
 	id := ebpf.ProgramID(other.ProgId)
 	foreign := func(why string) error {
-		return fmt.Errorf("%w: program %d: %s (end its process, or: ip link set %s xdp off)",
-			ErrProgramAttached, id, why, p.cfg.Device)
+		return fmt.Errorf("%w: program %d: %s (end its process, or: bpftool net show dev %s, and bpftool link detach id N or ip link set %s xdp off)",
+			ErrProgramAttached, id, why, p.cfg.Device, p.cfg.Device)
 	}
 	prog, err := ebpf.NewProgramFromID(id)
 	if errors.Is(err, os.ErrNotExist) {

@@ -35,8 +35,9 @@
 //
 // # What is needed
 //
-// Linux 5.9 and CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, or root. [Probe] and [DeviceFeatures] report the features that
-// only later kernels or some drivers have. A request for a missing feature fails with an error that matches
+// Linux 5.9, or 5.10 for several queues, and CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, or root, and locked memory for the
+// UMEM (RLIMIT_MEMLOCK, or CAP_IPC_LOCK). [Probe] and [DeviceFeatures] report the features that only later kernels or
+// some drivers have. A request for a missing feature fails with an error that matches
 // errors.ErrUnsupported and names the kernel that has it.
 //
 // The rules of the interface are those of

@@ -17,7 +17,8 @@ var (
 	ErrLinkDown = fmt.Errorf("xsk: the device is down (ip link set DEV up): %w", syscall.ENETDOWN)
 
 	// ErrDeviceGone means that the device was deleted: close the socket. It
-	// matches unix.ENXIO.
+	// matches unix.ENXIO. With zero-copy some drivers return it also while
+	// they reset the queue: [Socket.Link] says whether the device exists.
 	ErrDeviceGone = fmt.Errorf("xsk: the device is gone: %w", syscall.ENXIO)
 
 	// ErrNoTxQueue means that the device has fewer transmit than receive

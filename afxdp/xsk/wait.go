@@ -84,8 +84,8 @@ func (s *Socket) Wake() { s.wait.wake() }
 // over. It returns the events; none means the timeout. A negative timeout means no limit; with 0 Wait does not block.
 // One goroutine at a time may wait for each direction; its thread is blocked meanwhile.
 //
-// During the wait the kernel also sends queued frames. After the device was deleted Wait returns ErrDeviceGone at once,
-// and after Close ErrClosed. While the link is down it continues to wait.
+// During the wait the kernel also sends queued frames. After the device was deleted Wait returns ErrDeviceGone, within a
+// quarter of a second unless the timeout is shorter, and after Close ErrClosed. While the link is down it continues to wait.
 func (s *Socket) Wait(want Event, timeout time.Duration) (Event, error) {
 	w := &s.wait
 	w.mu.RLock()

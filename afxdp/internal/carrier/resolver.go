@@ -59,8 +59,8 @@ type Hop struct {
 // rules and next-hop objects are not watched: the resolver finds their changes within one Options.probe. The same holds for a
 // path MTU that the kernel has learned from ICMP; for UDP the kernel learns it only if one of its sockets has the port.
 //
-// A device that is part of a bridge or bond has no routes and addresses: open the bridge or
-// bond. For frames in a VLAN open the VLAN's device.
+// A device that is part of a bridge or bond has no routes and addresses: open the bridge or bond. For frames in a VLAN
+// open the VLAN's device.
 type Resolver struct {
 	changed func(*Peer)
 	probe   time.Duration

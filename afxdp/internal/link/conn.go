@@ -200,15 +200,15 @@ func (c *Conn) input(f Frame, b []byte, rest [][]byte) (kept bool) {
 	if c.state == stateAccepted {
 		c.establish()
 	}
-	if e.now-c.lastReceived > Time(e.cfg.DeadTime)/2 { // nothing passed, pings neither: the path was down, or an end stood still
-		c.advancedAt = e.now
-	}
-	c.lastReceived = e.now
 	if c.unconfirmed {
 		c.unconfirmed = false
 		e.uncall(c)
 	}
-	if h.pn > c.newest {
+	if h.pn > c.newest { // an old packet may be a copy, and shows nothing of the peer
+		if e.now-c.lastReceived > Time(e.cfg.DeadTime)/2 { // nothing passed, pings neither: the path was down, or an end stood still
+			c.advancedAt = e.now
+		}
+		c.lastReceived = e.now
 		c.newest, c.newestStamp, c.newestAt = h.pn, h.stamp, e.now
 	}
 	words := b[len(b)-8*int(h.words):]

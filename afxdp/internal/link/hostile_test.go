@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"testing"
+	"time"
 )
 
 // trap is a carrier and handler that counts, for an endpoint under attack.
@@ -125,6 +126,26 @@ func packet(c *Conn, n int, change func(h *header, b []byte)) []byte {
 	putHeader(b, &h)
 	finishPacket(b)
 	return b
+}
+
+// Copies of a genuine packet, which anybody on the path can send, do not stand for a peer that is silent.
+func TestRepeatedPacketsAreNoSignOfLife(t *testing.T) {
+	e, p, c, _, _ := victimOf(t, Config{DeadTime: time.Second})
+	b := packet(c, 48, func(h *header, _ []byte) { h.kind = kindAck })
+	begin := e.now
+	for now := begin; p.down == nil; now += 1e8 {
+		if now > begin+3e9 {
+			t.Fatal("a peer whose last packet is repeated lives on")
+		}
+		e.Input(now, []byte("address"), Frame{Data: bytes.Clone(b)})
+		e.Flush(now)
+		if e.Next() <= now {
+			e.Tick(now)
+		}
+	}
+	if !errors.Is(p.down, errBroken) {
+		t.Errorf("the connection ended with %v, want %v", p.down, errBroken)
+	}
 }
 
 // A genuine packet with any malformed field is counted, nothing of it is delivered, and a violation of the protocol

@@ -112,8 +112,8 @@ func examineEthernet(d driver.Driver) Finding {
 	}
 	switch {
 	case errors.Is(err, os.ErrPermission):
-		f.Level, f.Found = Blocked, "needs root, or CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF"
-		f.Remedy = "run as root, or setcap cap_net_admin,cap_net_raw,cap_bpf+ep PROGRAM"
+		f.Level, f.Found = Blocked, "needs root, or CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK"
+		f.Remedy = "run as root, or setcap cap_net_admin,cap_net_raw,cap_bpf,cap_ipc_lock+ep PROGRAM"
 	case err != nil:
 		f.Level, f.Found, f.Remedy = Blocked, err.Error(), "docs/afxdp.md"
 	}
