@@ -76,13 +76,13 @@
 //
 // # Cost
 //
-// A hit takes no lock, makes no system call and does not allocate. Regions are found in two steps. A memo, which works
-// like the TLB of a processor, knows which region served the last request that started in a page: mostly that is it.
-// Else a sorted two-level index is searched; it is never changed but replaced, so that readers need no lock. The region
-// itself confirms the result of the memo. References, flags and the number of hits of a region are one word, so that to
-// take one is a single compare-and-swap; a region is one cache line. Acquire and Release together, on one core of a
-// 2-core virtual machine (AMD EPYC), with 100 000 regions: 18 ns the same memory again, 70 ns uniformly at random. The
-// benchmarks print the table of docs/performance.md over the number of regions.
+// A hit takes no lock, makes no system call (but a short one on watched memory) and does not allocate. Regions are
+// found in two steps. A memo, which works like the TLB of a processor, knows which region served the last request that
+// started in a page: mostly that is it. Else a sorted two-level index is searched; it is never changed but replaced, so
+// that readers need no lock. The region itself confirms the result of the memo. References, flags and the number of
+// hits of a region are one word, so that to take one is a single compare-and-swap; a region is one cache line. Acquire
+// and Release together, on one core of a 2-core virtual machine (AMD EPYC), with 100 000 regions: 18 ns the same memory
+// again, 70 ns uniformly at random. The benchmarks print the table of docs/performance.md over the number of regions.
 //
 // The order of eviction is exact: a shared clock advances when another region is
 // acquired than the last time. The heap that knows the oldest one is brought up

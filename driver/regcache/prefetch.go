@@ -103,6 +103,9 @@ func (c *Cache[H]) run(j *job[H]) {
 // roomAhead evicts until a prefetch of n bytes keeps the budget. False if it cannot: what may not be needed does not
 // exceed the budget.
 func (c *Cache[H]) roomAhead(n int) bool {
+	if int64(n) > c.cfg.MaxBytes {
+		return false
+	}
 	c.mu.Lock()
 	var victims []*Region[H]
 	for c.total.Bytes+int64(n) > c.cfg.MaxBytes {

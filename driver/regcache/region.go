@@ -78,10 +78,9 @@ func (r *Region[H]) covers(lo, hi uintptr, access Access) bool {
 }
 
 // hit takes a reference if the region covers the range and may be given out.
-// That the epoch is looked at before the flags is what makes a hit on watched
-// memory safe: see watch.go.
+// The order of these looks makes a hit on watched memory safe: see watch.go.
 func (r *Region[H]) hit(lo, hi uintptr, access Access) bool {
-	if !r.covers(lo, hi, access) || r.watched && watch.epoch.Load()&1 != 0 {
+	if !r.covers(lo, hi, access) || r.watched && (watch.changing() || watch.epoch.Load()&1 != 0) {
 		return false
 	}
 	return r.take()

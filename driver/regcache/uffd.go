@@ -10,6 +10,7 @@ const (
 	uffdioAPI      = 0xc018aa3f
 	uffdioRegister = 0xc020aa00
 	uffdioUnreg    = 0x8010aa01
+	uffdioWP       = 0xc018aa06
 
 	uffdModeWP = 1 << 1
 

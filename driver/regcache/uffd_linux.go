@@ -48,6 +48,14 @@ func (u *uffd) unregister(lo, hi uintptr) error {
 	return ioctl(u.fd, uffdioUnreg, unsafe.Pointer(&arg))
 }
 
+// changing reports whether a call that changes a watched mapping has begun and not returned. The kernel looks at that
+// before anything of a request, which is an invalid one on purpose.
+func (u *uffd) changing() bool {
+	var none [3]uint64
+	_, _, errno := unix.RawSyscall(unix.SYS_IOCTL, uintptr(u.fd), uffdioWP, uintptr(unsafe.Pointer(&none)))
+	return errno == unix.EAGAIN
+}
+
 func ioctl(fd int, request uintptr, arg unsafe.Pointer) error {
 	for {
 		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(arg))

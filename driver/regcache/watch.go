@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"github.com/bywash/bywash/driver"
@@ -20,17 +21,19 @@ import (
 // The kernel blocks the thread that unmaps until its event was read, not until
 // it was acted upon. So the thread can be back, have something new mapped at the
 // same address and ask for its registration while the watcher still holds the
-// event in its hands. Therefore:
+// event in its hands. And while the thread is blocked the addresses are free: another
+// thread, which knows nothing of it, can have got them. The kernel counts such
+// calls, from before they change a mapping until they return. Therefore:
 //
 //	watcher                              hit
-//	W1  epoch++ (odd)                    H1  load epoch; odd: no hit
-//	W2  read events                      H2  load state; retired: no hit
-//	W3  withdraw zones, retire regions   H3  compare-and-swap state, +1 reference
-//	W4  epoch++ (even)
+//	W1  epoch++ (odd)                    H0  ask the kernel; such a call: no hit
+//	W2  read events                      H1  load epoch; odd: no hit
+//	W3  withdraw zones, retire regions   H2  load state; retired: no hit
+//	W4  epoch++ (even)                   H3  compare-and-swap state, +1 reference
 //
-// Claim: a hit that starts after an unmapping call returned never returns a
-// region of the old mapping. Proof: the call returned after W2 had read its
-// event, so H1 comes after the W1 before that. If H1 sees the epoch odd, there
+// Claim: a hit that starts after a mapping has been changed never returns a
+// region of the old mapping. Proof: the call has returned at H0, thus after W2 had
+// read its event, so H1 comes after the W1 before that. If H1 sees the epoch odd, there
 // is no hit. If it sees it even, it sees the W4 that belongs to that W1, or a
 // later one, so H2 comes after W3 and sees the region retired. Should it become
 // retired between H2 and H3, H3 fails. (All these are sequentially consistent
@@ -38,7 +41,7 @@ import (
 // call.) It is essential that H1 comes before H2: looked at afterwards, the epoch
 // could have become even with the region retired in between.
 //
-// A miss waits until the epoch is even (settle), and then works under the
+// A miss waits until no such call is under way and the epoch is even (settle), and then works under the
 // cache's lock, which W3 takes too: a registration that began before is marked
 // stale there and never enters the index, one that begins later finds its zone
 // withdrawn.
@@ -62,13 +65,26 @@ type watcher struct {
 	// From the first Watch on: mappings that are not watched any more can still
 	// be its, like the far end of what moved and grew, and would be refused to
 	// another one.
-	uffd *uffd
+	uffd atomic.Pointer[uffd]
 }
 
 var watch watcher
 
-// settle returns when all events that were read before are acted upon.
+// changing reports whether a call is under way that changes a watched mapping.
+func (w *watcher) changing() bool {
+	u := w.uffd.Load()
+	return u != nil && u.changing()
+}
+
+// settle returns when what changed before is acted upon.
 func settle() {
+	for k := 0; watch.changing(); k++ {
+		if k < 100 {
+			runtime.Gosched()
+		} else {
+			time.Sleep(20 * time.Microsecond)
+		}
+	}
 	if watch.epoch.Load()&1 != 0 {
 		watch.mu.Lock()
 		//lint:ignore SA2001 its holder makes the epoch even first
@@ -87,8 +103,9 @@ func settle() {
 // unix.RawSyscall, which would keep the goroutine from running.
 //
 // All pages of b are watched, whole. Only anonymous memory, memfds, shared memory and hugetlbfs can be. Changes of a
-// memfd or shared memory through its descriptor (ftruncate, fallocate) are not seen: close the declaration before. The
-// memory must not be acquired at the very moment when it is unmapped or discarded.
+// memfd or shared memory through its descriptor (ftruncate, fallocate) are not seen, nor are shmdt of huge pages,
+// remap_file_pages and MADV_GUARD_INSTALL: close the declaration before. The memory must not be acquired at the very
+// moment when it is unmapped or discarded.
 //
 // Errors: driver.ErrInvalid for an empty b, Go's memory (DeclareHeap is for
 // that), or what is declared already; driver.ErrUnsupported, in a
@@ -122,7 +139,7 @@ func (w *watcher) add(z zone) error {
 	}
 	err := w.open()
 	if err == nil {
-		err = w.uffd.register(z.lo, z.hi)
+		err = w.uffd.Load().register(z.lo, z.hi)
 		if err == nil {
 			w.mu.Unlock()
 			return nil
@@ -136,14 +153,14 @@ func (w *watcher) add(z zone) error {
 }
 
 func (w *watcher) open() error {
-	if w.uffd != nil {
+	if w.uffd.Load() != nil {
 		return nil
 	}
 	u, err := openUffd()
 	if err != nil {
 		return noUffd(err)
 	}
-	w.uffd = u
+	w.uffd.Store(u)
 	go w.follow(u)
 	return nil
 }
@@ -160,8 +177,8 @@ func (w *watcher) end(d *Declaration) error {
 	rest := withdraw(d.except)
 	var err error
 	for _, z := range left {
-		if w.uffd != nil {
-			err = errors.Join(err, w.uffd.unregister(z.lo, z.hi))
+		if u := w.uffd.Load(); u != nil {
+			err = errors.Join(err, u.unregister(z.lo, z.hi))
 		}
 	}
 	w.mu.Unlock()
@@ -241,7 +258,7 @@ func (w *watcher) act(u *uffd, e uffdEvent) (rest []func()) {
 // registrations of what was are dropped; no goroutine waits for events to be read.
 func (w *watcher) giveUp(u *uffd) {
 	w.mu.Lock()
-	w.uffd = nil
+	w.uffd.Store(nil)
 	rest := withdraw(func(z zone) []zone {
 		if z.kind == watchedMemory {
 			return nil

@@ -219,6 +219,46 @@ func TestNoHitWhileEventIsInHand(t *testing.T) {
 	r.Release()
 }
 
+// While a thread that unmaps waits for its event to be read, another one can get the addresses: it gets no registration
+// of the old memory.
+func TestNoHitBeforeTheEventIsRead(t *testing.T) {
+	c := newCache(t, newDevice(), Config{})
+	b := fenced(t, int(pageSize))
+	mustWatch(t, b)
+	old := mustAcquire(t, c, b, 1)
+	old.Release()
+	watch.mu.Lock() // the watcher reads nothing now
+	unmapped := make(chan error, 1)
+	go func() { unmapped <- unmap(b) }()
+	const noReplace = 0x100000 // MAP_FIXED_NOREPLACE
+	for {
+		_, err := unix.MmapPtr(-1, 0, unsafe.Pointer(&b[0]), uintptr(len(b)), unix.PROT_READ|unix.PROT_WRITE, fixed|noReplace)
+		if err == nil {
+			break
+		}
+		if err != unix.EEXIST {
+			t.Fatal(err)
+		}
+	}
+	r := c.Lookup(b, 1)
+	waits := len(unmapped) == 0
+	watch.mu.Unlock()
+	if err := <-unmapped; err != nil {
+		t.Fatal(err)
+	}
+	if !waits {
+		t.Fatal("the event has been read: nothing was tested")
+	}
+	if r != nil {
+		t.Error("a hit on the old mapping")
+		r.Release()
+	}
+	if r = mustAcquire(t, c, b, 1); r == old {
+		t.Error("the region of the old mapping")
+	}
+	r.Release()
+}
+
 // A region in use stays registered when its memory goes, and is deregistered
 // at its release.
 func TestRegionInUseOutlivesMapping(t *testing.T) {
@@ -447,12 +487,11 @@ func TestWatcherFails(t *testing.T) {
 	}
 	broken := &uffd{dir}
 	watch.mu.Lock()
-	working := watch.uffd
-	watch.uffd = broken
+	working := watch.uffd.Swap(broken)
 	watch.mu.Unlock()
 	defer func() { // w is closed: nothing is of broken any more
 		watch.mu.Lock()
-		watch.uffd = working
+		watch.uffd.Store(working)
 		watch.mu.Unlock()
 	}()
 	watch.follow(broken) // it returns because it cannot read
