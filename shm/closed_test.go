@@ -4,6 +4,7 @@ package shm
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -20,6 +21,7 @@ import (
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/internal/kit"
 	"github.com/bywash/bywash/internal/lab/integrity"
+	"github.com/bywash/bywash/internal/rights"
 )
 
 // A peer that has not read the goodbye message yet sees the word closed, and does not enter.
@@ -272,6 +274,88 @@ func TestPeerClosesDuringALook(t *testing.T) {
 			}
 			if !bytes.Equal(in.IOV[0], out.IOV[0]) {
 				t.Error(integrity.Errorf("the bytes differ"))
+			}
+		})
+	}
+}
+
+// Who polls only receives may wait for answers to messages that still wait for room here.
+func TestReceivingSendsWhatWaits(t *testing.T) {
+	for _, how := range []string{"poll", "wait"} {
+		t.Run(how, func(t *testing.T) {
+			a, b := pair(t, driver.Small, nil)
+			const n = 192 // more than the ring takes
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			answered := make(chan error, 1)
+			go func() {
+				var err error
+				for k := 0; k < n && err == nil; k++ {
+					in := driver.Packet{IOV: [][]byte{make([]byte, 8)}}
+					if err = b.RecvPost(&in); err == nil {
+						err = b.(driver.RecvWaiter).RecvWait(ctx, &in)
+					}
+				}
+				if err == nil {
+					err = b.SendPost(&driver.Packet{IOV: [][]byte{make([]byte, 8)}})
+				}
+				answered <- err
+			}()
+			sent, in := make([]driver.Packet, n), driver.Packet{IOV: [][]byte{make([]byte, 8)}}
+			for k := range sent {
+				sent[k].IOV = [][]byte{make([]byte, 8)}
+				if err := a.SendPost(&sent[k]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := a.RecvPost(&in)
+			if how == "wait" && err == nil {
+				err = a.(driver.RecvWaiter).RecvWait(ctx, &in)
+			} else if err == nil {
+				err = await(t, func() (bool, error) { return a.RecvPoll(&in) })
+			}
+			if err := errors.Join(err, <-answered); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// The goodbye message may not fit into the socket of a peer that does not read: the word in shared memory tells the same.
+func TestOrderlyEndWithoutGoodbye(t *testing.T) {
+	a, b := pair(t, driver.Small, nil)
+	connOf(a).publishClosed(kit.StateUp)
+	rights.HangUp(connOf(a).sock)
+	within(t, 10*time.Second, "the end", func() bool { return connOf(b).State() != kit.StateUp })
+	if st := connOf(b).State(); st != kit.StatePeerClosed {
+		t.Errorf("state %v, want that the peer has closed: %v", st, connOf(b).Failure("test"))
+	}
+}
+
+// A message whose pieces the sender has copied, all of them, is received, whatever the receiver does afterwards.
+func TestCancelOfACompleteMessage(t *testing.T) {
+	for _, n := range []int{0, 100_000} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			a, b := pair(t, driver.Large, map[string]string{"path": "cma", "ends": "sender"})
+			out, in := driver.Packet{IOV: [][]byte{random(n)}}, driver.Packet{IOV: [][]byte{make([]byte, n)}}
+			if err := b.RecvPost(&in); err != nil {
+				t.Fatal(err)
+			}
+			out.RdvData = bytes.Clone(in.RdvData)
+			if err := a.SendPost(&out); err != nil {
+				t.Fatal(err)
+			}
+			if err := await(t, func() (bool, error) { return a.SendPoll(&out) }); err != nil {
+				t.Fatal(err)
+			}
+			if err := b.RecvCancel(&in); err != nil {
+				t.Fatal(err)
+			}
+			if err := await(t, func() (bool, error) { return b.RecvPoll(&in) }); err != nil {
+				t.Errorf("got %v, want success", err)
+			}
+			if in.N != n || !bytes.Equal(in.IOV[0], out.IOV[0]) {
+				t.Error(integrity.Errorf("%d bytes of %d, equal %v", in.N, n, bytes.Equal(in.IOV[0], out.IOV[0])))
 			}
 		})
 	}

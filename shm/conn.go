@@ -75,6 +75,8 @@ type trackEnd interface {
 	onUp()
 	// flag returns the word by which the peer sees whether this side sleeps for a send or a receive.
 	flag(sending bool) *uint32
+	// stalled reports whether sends wait for room, which a receive that waits has to start.
+	stalled() bool
 	// fail drops everything posted; polls then return ErrClosed, and only they access packets. It returns false if the
 	// peer may still access memory of this process; it is called again then. No other goroutine is inside the instance.
 	fail() bool
@@ -189,6 +191,9 @@ func (n *conn) monitor(sock *net.UnixConn) {
 			n.misbehaved(err.Error())
 		case errors.Is(err, unix.EMFILE): // this process lacks descriptors: the peer may be in the middle of a copy
 			n.breakWith(err)
+		case err != nil && n.leftInOrder():
+			gone = true // and the goodbye message did not fit into the socket
+			n.peerLeft()
 		case err != nil:
 			gone = true
 			n.breakWith(fmt.Errorf("%w: the peer's process is gone", driver.ErrBroken))
@@ -217,6 +222,13 @@ func (n *conn) monitor(sock *net.UnixConn) {
 		rights.Close(sock)
 		return
 	}
+}
+
+// leftInOrder reports whether the peer has closed the connection in order. False after this side has closed it.
+func (n *conn) leftInOrder() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.seg != nil && atomic.LoadUint32(&n.theirs.closed) == closedLeft
 }
 
 // OnClose implements kit.ConnHooks: what is posted fails, then memory goes.

@@ -30,7 +30,7 @@ func (n *conn) connectSelf() {
 	seg.closeFD()
 	n.toSelf, n.asym = true, n.ctx.barrier
 	n.peerPage, n.remote = n.ctx.waits.page, n.ctx.regions.mem
-	n.proc = &process{uid: uint32(os.Getuid()), pid: os.Getpid(), pidfd: -1}
+	n.proc = &process{uid: uint32(os.Geteuid()), pid: os.Getpid(), pidfd: -1}
 	seg.ctl.side[0].cma = cmaNo
 	if !n.up(seg) {
 		seg.unmap()
@@ -164,10 +164,12 @@ func (n *conn) introduce(sock *net.UnixConn) error {
 		return err
 	}
 	n.letNext()
-	if n.proc, err = peerOf(sock); err != nil {
+	proc, err := peerOf(sock)
+	if err != nil {
 		discard(sock, fds)
-		return lacking(sock, err)
+		return lacking(sock, resourceError("connect", err))
 	}
+	n.proc = proc
 	seg, err := n.adopt(fds[0], fds[1], fds[2])
 	if err != nil && !errors.Is(err, errMalformed) {
 		return lacking(sock, err)
@@ -187,7 +189,6 @@ func (n *conn) introduce(sock *net.UnixConn) error {
 		return nil
 	}
 	n.releasePeer()
-	proc := n.proc
 	n.proc = noProcess
 	c.abandon(seg, n.side, n.peerInc, proc, sock, n.yield())
 	if err == nil {
@@ -241,7 +242,7 @@ func (n *conn) prove(sock *net.UnixConn, flags uint32) (hello, challenge message
 func (c *hostContext) nonceAddr() uint64 { return uint64(uintptr(unsafe.Pointer(c.nonce))) }
 
 func (c *hostContext) admits(uid uint32) bool {
-	return uid == uint32(os.Getuid()) || slices.Contains(c.opts.allowUIDs, uid)
+	return uid == uint32(os.Geteuid()) || slices.Contains(c.opts.allowUIDs, uid)
 }
 
 // adopt maps what the listener has sent. It owns the descriptors.
@@ -402,12 +403,7 @@ func (c *hostContext) complete(a *pendingDialer) *conn {
 	}
 	// From here on the dialer may be inside regions, whether its confirmation came or not.
 	seg.closeFD()
-	if err != nil {
-		discard(a.sock, fds)
-		a.abandon(c, false)
-		return nil
-	}
-	if n.givenUp() {
+	if err != nil || n.givenUp() {
 		discard(a.sock, fds)
 		a.abandon(c, false)
 		return nil

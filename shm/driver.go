@@ -139,7 +139,7 @@ func socketDir(given string) (string, error) {
 		}
 		return filepath.Abs(given) // the url needs it
 	}
-	dir := fmt.Sprintf("%s/bywash-%d", os.TempDir(), os.Getuid())
+	dir := fmt.Sprintf("%s/bywash-%d", os.TempDir(), os.Geteuid())
 	if run := os.Getenv("XDG_RUNTIME_DIR"); run != "" {
 		if st, err := os.Stat(run); err == nil && st.IsDir() {
 			dir = run + "/bywash"
@@ -152,7 +152,7 @@ func socketDir(given string) (string, error) {
 	if err := unix.Lstat(dir, &st); err != nil {
 		return "", fmt.Errorf("stat %s: %w", dir, err)
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Uid != uint32(os.Getuid()) || st.Mode&0o077 != 0 {
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Uid != uint32(os.Geteuid()) || st.Mode&0o077 != 0 {
 		return "", fmt.Errorf("%w: %s is not a directory that only this user can enter (remove it, or set the option dir)", driver.ErrAuth, dir)
 	}
 	return dir, nil

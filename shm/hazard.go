@@ -77,9 +77,7 @@ func (c *hostContext) abandon(seg *segment, side int, peer uint64, proc *process
 	n.parted.Store(hungUp)
 	n.imports.closed = true
 	n.mine, n.theirs = &seg.ctl.side[side], &seg.ctl.side[1-side]
-	c.Mu.Lock()
-	c.hazards[seg] = &hazardPointer{theirs: n.theirs, gone: n.peerGone}
-	c.Mu.Unlock()
+	c.guard(seg, side, n.peerGone)
 	n.publishClosed(kit.StateUp)
 	go n.monitor(sock)
 	n.detach(kit.StateUp, sock)
@@ -90,7 +88,7 @@ func (c *hostContext) accept(a *pendingDialer, seg *segment) error {
 	proc, err := peerOf(a.sock)
 	if err != nil {
 		seg.unmap()
-		return err
+		return resourceError("accept", err)
 	}
 	c.guard(seg, 0, proc.dead)
 	c.Mu.Lock()
@@ -101,7 +99,11 @@ func (c *hostContext) accept(a *pendingDialer, seg *segment) error {
 		return nil
 	}
 	a.seg, a.proc = seg, proc
-	return send(a.sock, &message{kind: msgAccept, probe: c.nonceAddr(), nonce: *c.nonce}, seg.fd, c.pageFD, c.regions.fd)
+	err = send(a.sock, &message{kind: msgAccept, probe: c.nonceAddr(), nonce: *c.nonce}, seg.fd, c.pageFD, c.regions.fd)
+	if err != nil {
+		return resourceError("accept", err)
+	}
+	return nil
 }
 
 // abandon gives up what is a connection for the dialer, or soon will be. hungUp: this side may have closed the socket.

@@ -83,6 +83,8 @@ func (l *large) onUp() {}
 
 func (l *large) flag(bool) *uint32 { return &l.mine.sleeping }
 
+func (l *large) stalled() bool { return false }
+
 // HasMessage implements kit.Gate: receives of this track name their messages.
 func (l *large) HasMessage() bool { return false }
 
@@ -327,7 +329,7 @@ func (l *large) RecvCancel(p *driver.Packet) error {
 		return l.fault("cancel", "%w: the packet is not posted here", driver.ErrInvalid)
 	}
 	l.match(t)
-	if w := atomic.LoadUint64(&t.slot.claim); t.matched && front(w)+back(w) == t.pieces && t.reach > reachNone {
+	if w := atomic.LoadUint64(&t.slot.claim); t.matched && front(w)+back(w) == t.pieces {
 		return nil // every piece is claimed: the message wins
 	}
 	l.giveUp(t)

@@ -182,6 +182,9 @@ func (n *conn) access(op *driver.Op, b []byte, mem unsafe.Pointer, mapped bool, 
 	if !n.attaches && n.peerGone() {
 		return errGone
 	}
+	if !n.attaches && r.entry.arena != 0 {
+		return fmt.Errorf("%w: the region's arena is not mapped here, and the process cannot be attached to: a process maps at most %d arenas of another one, as far as its address space suffices", driver.ErrUnsupported, maxArenas)
+	}
 	if !n.attaches {
 		return fmt.Errorf("%w: the region is private memory of a process that cannot be attached to (see bywash doctor); register memory in an arena", driver.ErrUnsupported)
 	}

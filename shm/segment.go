@@ -237,6 +237,8 @@ func resourceError(op string, err error) error {
 	switch {
 	case errors.Is(err, unix.EMFILE):
 		return fmt.Errorf("%s: %w (raise the limit of open files: ulimit -n)", op, err)
+	case errors.Is(err, unix.ETOOMANYREFS):
+		return fmt.Errorf("%s: %w (too many descriptors of this user are on their way to processes that do not take them: end or continue those, or raise ulimit -n)", op, err)
 	case errors.Is(err, unix.ENFILE):
 		return fmt.Errorf("%s: %w (raise fs.file-max)", op, err)
 	case errors.Is(err, unix.ENOSPC) && inDirectory:

@@ -58,6 +58,8 @@ func (s *small) flag(sending bool) *uint32 {
 	return &s.recv.cons.armed
 }
 
+func (s *small) stalled() bool { return s.Stalled() }
+
 // fail implements trackEnd. The peer never writes to posted memory here.
 func (s *small) fail() bool {
 	s.ctx.prober.remove(s)

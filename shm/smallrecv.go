@@ -29,18 +29,27 @@ func (s *small) RecvPoll(p *driver.Packet) (done bool, err error) {
 	switch p.Driver.Phase {
 	case driver.Posted, driver.Canceling:
 		s.drain()
+		s.pushStalled()
 		s.Leave()
 		if p.Driver.Phase == driver.Done {
 			return p.Driver.Outcome()
 		}
 	default:
 		done, err = s.pollBuffer(p)
+		s.pushStalled()
 		s.Leave()
 	}
 	if !done {
 		s.nothing()
 	}
 	return done, err
+}
+
+// pushStalled starts sends that wait for room: whoever polls only receives may wait for their answers.
+func (s *small) pushStalled() {
+	if s.Stalled() {
+		s.Push()
+	}
 }
 
 // drain fills posted receives with what has arrived.

@@ -65,7 +65,7 @@ func placeAt(path string, o *options) (place, error) {
 	}
 	p.dir = kit.Identity("directory %x %x %x", p.host, st.Dev, st.Ino)
 	p.view = kit.Identity("view %x %x %x %x", p.host, kit.Namespace("mnt"), root.Dev, root.Ino)
-	p.users = append([]uint32{uint32(os.Getuid())}, o.allowUIDs...)
+	p.users = append([]uint32{uint32(os.Geteuid())}, o.allowUIDs...)
 	if len(o.allowUIDs) == 0 && st.Uid == uint32(os.Geteuid()) && st.Mode&0o022 == 0 {
 		p.mode = privateDir
 	}

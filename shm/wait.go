@@ -165,6 +165,9 @@ func (w ownWaits) Arm() (seen uint64) {
 	seen = uint64(atomic.LoadUint32(&n.mine.seq))
 	n.armed = true
 	raise(n.track.flag(n.sending), n.asym)
+	if !n.sending && n.track.stalled() { // the peer makes room
+		raise(n.track.flag(true), n.asym)
+	}
 	return seen
 }
 
@@ -208,7 +211,8 @@ func (n *conn) RecvWait(ctx context.Context, p *driver.Packet) error {
 // disarm takes the flag down, so that the peer makes no needless wake-up.
 func (n *conn) disarm() {
 	if n.armed && n.Enter() {
-		atomic.StoreUint32(n.track.flag(n.sending), 0)
+		atomic.StoreUint32(n.track.flag(false), 0)
+		atomic.StoreUint32(n.track.flag(true), 0)
 		n.Leave()
 	}
 	n.armed = false

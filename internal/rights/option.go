@@ -118,8 +118,11 @@ func Process(c syscall.Conn) (cred *unix.Ucred, pidfd int, err error) {
 		if err == unix.ENOPROTOOPT && cred.Pid > 0 {
 			v, err = unix.PidfdOpen(int(cred.Pid), 0)
 		}
-		if err == nil {
+		switch err {
+		case nil:
 			pidfd = v
+		case unix.EMFILE, unix.ENFILE:
+			got = err
 		}
 	})
 	return cred, pidfd, errors.Join(err, got)
