@@ -35,7 +35,7 @@ func (w frameWaits) Sleep(uint64, bool) {
 func (w frameWaits) Wake() { w.n.queues[0].sock.Wake() }
 
 func (w frameWaits) Call() {
-	for range w.n.queues { // a goroutine each
+	for range cap(w.n.wakeup) { // a goroutine each
 		select {
 		case w.n.wakeup <- struct{}{}:
 		default:
