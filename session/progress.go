@@ -156,9 +156,6 @@ func (s *Session) pushAll() bool {
 	if len(s.unreleased) > 0 {
 		moved = s.pollUnreleased() || moved
 	}
-	if len(s.active.resumed) > 0 {
-		moved = s.takeResumed() || moved
-	}
 	for i := 0; i < len(s.busy); i++ {
 		g := s.busy[i]
 		m, more := g.push()
@@ -181,6 +178,9 @@ func (s *Session) pushAll() bool {
 				i--
 			}
 		}
+	}
+	if len(s.active.resumed) > 0 { // last, as ProgressDir may be asked to send first
+		moved = s.takeResumed() || moved
 	}
 	return moved
 }
