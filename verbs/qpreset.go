@@ -71,8 +71,9 @@ func (n *conn) stopQueues() {
 	n.ctx.drainAll()
 }
 
-// lastTime is how long a device may take to complete what a queue pair in ERR has taken of a shared receive queue.
-const lastTime = 100 * time.Millisecond
+// lastTime is how long a device, and this process, may take to report that a queue pair in ERR has completed what it took
+// of a shared receive queue. A device that has never reported it is waited for once.
+const lastTime = time.Second
 
 // awaitLast waits for the event Last WQE Reached: the device takes no further receive for the queue pair, which is in
 // ERR, and has completed those that it took (InfiniBand Architecture Specification, volume 1, 10.3.1). Soft-RoCE has no
@@ -84,7 +85,6 @@ func (n *conn) awaitLast() {
 	}
 	select {
 	case <-n.last:
-		s.tells.Store(true)
 	case <-time.After(lastTime):
 		s.silent.Store(!s.tells.Load())
 	}
@@ -92,8 +92,12 @@ func (n *conn) awaitLast() {
 
 // lastReached is called when the device has reported that event for a queue pair.
 func (c *opened) lastReached(qp *ibv.QP) {
+	if s := c.shared; s != nil {
+		s.tells.Store(true)
+		s.silent.Store(false)
+	}
 	for _, n := range c.all() {
-		if slices.Contains(n.qps, qp) {
+		if n.made.Load() && slices.Contains(n.qps, qp) {
 			select {
 			case n.last <- struct{}{}:
 			default:
