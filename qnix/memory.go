@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/regcache"
 	"github.com/bywash/bywash/qnix/nic"
@@ -133,19 +131,17 @@ func (l *large) acquire(m *memory, p *driver.Packet, n, buffer int, access nic.A
 	case n <= bounceSize && l.isCopied(m, n):
 		err = l.useBounce(m, n, buffer)
 	case !ok || l.isCopied(m, n) && l.ctx.staging.Used()+n <= maxCopies:
-		err = l.stage(m, n, access)
+		clear(m.piece[:])
+		if m.copied, err = l.ctx.staging.Get(n); err == nil {
+			m.n, m.piece[0], m.staged = 1, m.copied, true
+			err = l.translate(m, nil, access)
+		}
 	default:
 		err = l.translate(m, f, access)
-		// The kernel pins no read-only shared mapping before 6.2, and no writable one of most files since 6.5.
-		if errors.Is(err, unix.EFAULT) && l.ctx.staging.Used()+n <= maxCopies {
-			l.release(m)
-			err = l.stage(m, n, access)
-		}
 	}
 	if err != nil {
 		l.release(m)
-		// If a softnic has just ended, its broken socket may be seen before its end.
-		if errors.Is(err, nic.ErrGone) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
+		if errors.Is(err, nic.ErrGone) {
 			l.ctx.nicFailed(err)
 			err = fmt.Errorf("%w: %w", driver.ErrBroken, err)
 		}
@@ -153,16 +149,6 @@ func (l *large) acquire(m *memory, p *driver.Packet, n, buffer int, access nic.A
 	}
 	l.staged = m.copied != nil
 	return nil
-}
-
-// stage uses staging memory for a copy.
-func (l *large) stage(m *memory, n int, access nic.Access) (err error) {
-	clear(m.piece[:])
-	if m.copied, err = l.ctx.staging.Get(n); err != nil {
-		return err
-	}
-	m.n, m.piece[0], m.staged = 1, m.copied, true
-	return l.translate(m, nil, access)
 }
 
 func (l *large) useBounce(m *memory, n, buffer int) error {

@@ -160,7 +160,11 @@ func (s *socket) start(request uint32, body, answer []byte, fds ...int) (uint32,
 func (s *socket) send(request, id uint32, body []byte, fds ...int) error {
 	h := abi.Header{Request: request, ID: id}
 	var buf [abi.MaxMessageSize]byte
-	return abi.Send(s.conn, append(append(buf[:0], abi.Bytes(&h)...), body...), fds...)
+	err := abi.Send(s.conn, append(append(buf[:0], abi.Bytes(&h)...), body...), fds...)
+	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
+		return ErrGone // the reader may see the end later
+	}
+	return err
 }
 
 // forget gives up on an answer, and reports whether it is still outstanding.
