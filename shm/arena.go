@@ -222,24 +222,27 @@ func (x *exports) close() {
 // crossCopy copies between memory of this process and the peer's private memory at addr (Linux 3.2; needs the permission
 // that ptrace does). errGone: what was read may be another process's memory.
 func (n *conn) crossCopy(out bool, local []unix.Iovec, addr uint64, size int) error {
-	f := unix.ProcessVMReadv
-	if out {
-		if n.presence.replaced() {
-			return errGone
-		}
-		f = unix.ProcessVMWritev
+	if out && n.presence.replaced() {
+		return errGone
 	}
-	err := crossMove(f, n.proc.pid, local, addr, size)
+	err := crossMove(out, n.proc.pid, local, addr, size)
 	if err != nil && n.presence.gone() || err == nil && !out && n.presence.replaced() {
 		return errGone
 	}
 	return err
 }
 
-func crossMove(f func(int, []unix.Iovec, []unix.RemoteIovec, uint) (int, error), pid int, local []unix.Iovec, addr uint64, n int) error {
+// crossMove calls the kernel by name: vectors that are passed to a function value would be allocated.
+func crossMove(out bool, pid int, local []unix.Iovec, addr uint64, size int) error {
 	for {
-		remote := [1]unix.RemoteIovec{{Base: uintptr(addr), Len: n}}
-		k, err := f(pid, local, remote[:], 0)
+		remote := [1]unix.RemoteIovec{{Base: uintptr(addr), Len: size}}
+		var k int
+		var err error
+		if out {
+			k, err = unix.ProcessVMWritev(pid, local, remote[:], 0)
+		} else {
+			k, err = unix.ProcessVMReadv(pid, local, remote[:], 0)
+		}
 		switch {
 		case err == unix.EINTR:
 			continue
@@ -247,14 +250,14 @@ func crossMove(f func(int, []unix.Iovec, []unix.RemoteIovec, uint) (int, error),
 			return errGone
 		case err != nil:
 			return fmt.Errorf("cross-memory attach: %w", err)
-		case k == n:
+		case k == size:
 			return nil
 		case k == 0:
 			return fmt.Errorf("cross-memory attach: %w", unix.EFAULT)
 		}
 		local = advance(local, k)
 		addr += uint64(k)
-		n -= k
+		size -= k
 	}
 }
 

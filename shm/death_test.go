@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // offerRole registers private memory, and waits to be killed, or to execute another program.
@@ -128,6 +129,22 @@ func offered(t *testing.T) (*child, *conn, driver.RemoteRegion) {
 func put(n *conn, to driver.RemoteRegion) error {
 	op := driver.Op{Local: make([]byte, 8), Remote: to}
 	return n.access(&op, op.Local, nil, false, 0)
+}
+
+// A copy to or from another process's memory allocates nothing.
+func TestCrossCopyDoesNotAllocate(t *testing.T) {
+	if !selfAttach() {
+		t.Skip("needs process_vm_writev, which this sandbox refuses")
+	}
+	_, n, remote := offered(t)
+	for _, kind := range []kit.OpKind{kit.OpPut, kit.OpGet} {
+		op := driver.Op{Local: make([]byte, 8), Remote: remote}
+		op.Driver.Ticket = uint64(kind)
+		var err error
+		if a := testing.AllocsPerRun(100, func() { err = errors.Join(err, n.access(&op, op.Local, nil, false, 0)) }); a != 0 || err != nil {
+			t.Errorf("a %v: %v allocations, %v; want none", kind, a, err)
+		}
+	}
 }
 
 // A process that executes another program keeps its pid, but no longer has the memory that its peers know.
