@@ -96,11 +96,11 @@ func (g *Gate) am(o *ActiveOut, now bool) (*Request, error) {
 		return nil, err
 	}
 	n := len(o.Header) + len(o.Data)
-	long := n > g.eagerMax() && !now
+	long := n > g.eagerMax()
 	if len(o.Header) > MaxHeader {
 		return nil, g.fault("active message", fmt.Errorf("%w: header of %d bytes, limit is %d", driver.ErrTooLong, len(o.Header), MaxHeader))
 	}
-	if now && n > g.eagerMax() {
+	if long && now {
 		return nil, g.fault("active message", fmt.Errorf("%w: %d bytes with the header, limit is MaxActive, %d", driver.ErrTooLong, n, g.eagerMax()))
 	}
 	if now && (g.state != gateUp || !g.clear || g.queued() > 0 || g.queues.later.n > 0 || g.active.out != nil) {

@@ -75,26 +75,32 @@ func (n *conn) stopQueues() {
 // of a shared receive queue. A device that has never reported it is waited for once.
 const lastTime = time.Second
 
+// What is known of a device's event Last WQE Reached.
+const (
+	lastUnknown = iota
+	lastReported
+	lastSilent // it did not come in time, and never has
+)
+
 // awaitLast waits for the event Last WQE Reached: the device takes no further receive for the queue pair, which is in
 // ERR, and has completed those that it took (InfiniBand Architecture Specification, volume 1, 10.3.1). Soft-RoCE has no
 // such event, nor has a queue pair that was never connected.
 func (n *conn) awaitLast() {
 	s := n.ctx.shared
-	if attr := n.ctx.dev.Query(); attr.SoftRoCE() || n.theirs.buffer == 0 || s.silent.Load() {
+	if attr := n.ctx.dev.Query(); attr.SoftRoCE() || n.theirs.buffer == 0 || s.last.Load() == lastSilent {
 		return
 	}
 	select {
 	case <-n.last:
 	case <-time.After(lastTime):
-		s.silent.Store(!s.tells.Load())
+		s.last.CompareAndSwap(lastUnknown, lastSilent)
 	}
 }
 
 // lastReached is called when the device has reported that event for a queue pair.
 func (c *opened) lastReached(qp *ibv.QP) {
 	if s := c.shared; s != nil {
-		s.tells.Store(true)
-		s.silent.Store(false)
+		s.last.Store(lastReported)
 	}
 	for _, n := range c.all() {
 		if n.made.Load() && slices.Contains(n.qps, qp) {

@@ -48,8 +48,7 @@ type shared struct {
 	spare atomic.Int32 // posted receives that no peer may use
 	slabs [sharedSlabs]atomic.Pointer[slab]
 
-	tells  atomic.Bool // the device has reported the end of a queue pair's receives; see awaitLast
-	silent atomic.Bool // it does not
+	last atomic.Int32 // whether the device reports the end of a queue pair's receives; see awaitLast
 
 	// Guarded by the context's mutex.
 	total int // receives, including lost ones
