@@ -3,7 +3,9 @@
 package shm
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -152,6 +154,20 @@ type exports struct {
 	ids    atomic.Pointer[[]uint64]
 	mu     sync.Mutex
 	cancel map[uint64]func()
+	unsent []arenaMessage // at most one a shown arena, and one more for each that was taken back
+}
+
+// arenaMessage shows an arena or, without one, takes it back.
+type arenaMessage struct {
+	message
+	shows *driver.Arena // open: closing it removes the message
+}
+
+func (m *arenaMessage) send(sock *net.UnixConn) error {
+	if m.shows == nil {
+		return send(sock, &m.message)
+	}
+	return send(sock, &m.message, m.shows.FD())
 }
 
 func (x *exports) all() []uint64 {
@@ -161,7 +177,7 @@ func (x *exports) all() []uint64 {
 	return nil
 }
 
-// show makes sure that the peer has received an arena, which the caller
+// show makes sure that the peer receives an arena, which the caller
 // holds. False if it cannot be.
 func (n *conn) show(a *driver.Arena) bool {
 	x := &n.exports
@@ -183,27 +199,60 @@ func (n *conn) show(a *driver.Arena) bool {
 	}
 	sock := n.sock
 	m := message{kind: msgArena, arena: id, size: uint64(len(a.Bytes()))}
-	if err := send(sock, &m, a.FD()); err != nil {
+	if x.tell(sock, arenaMessage{m, a}) != nil {
 		return false
 	}
 	if x.cancel == nil {
 		x.cancel = make(map[uint64]func())
 	}
-	x.cancel[id] = a.AtClose(func() {
-		if send(sock, &message{kind: msgForget, arena: id}) == nil {
-			x.remove(id)
-		}
-	})
+	x.cancel[id] = a.AtClose(func() { x.takeBack(sock, id) })
 	ids = append(ids[:len(ids):len(ids)], id)
 	x.ids.Store(&ids)
 	return true
 }
 
-// remove makes room for another arena: the peer reads that this one is gone
-// before it reads of that.
-func (x *exports) remove(id uint64) {
+// tell sends a message, after those that could not be sent before. One that does not fit into the socket is sent later:
+// a peer that is stopped reads nothing, and nothing repeats the message. The caller holds mu.
+func (x *exports) tell(sock *net.UnixConn, m arenaMessage) error {
+	if len(x.unsent) == 0 {
+		err := m.send(sock)
+		if !isFull(err) {
+			return err
+		}
+		polled.add(func() bool { return x.sendRest(sock) })
+	}
+	x.unsent = append(x.unsent, m)
+	return nil
+}
+
+// isFull reports whether a message can be sent when the other end has read some.
+func isFull(err error) bool {
+	return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ETOOMANYREFS)
+}
+
+// sendRest sends what is left to send. False if it did not fit, again.
+func (x *exports) sendRest(sock *net.UnixConn) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	for len(x.unsent) > 0 {
+		if isFull(x.unsent[0].send(sock)) { // after any other error the connection ends
+			return false
+		}
+		x.unsent = slices.Delete(x.unsent, 0, 1)
+	}
+	return true
+}
+
+// takeBack makes room for another arena: the peer reads that this one is gone
+// before it reads of that.
+func (x *exports) takeBack(sock *net.UnixConn, id uint64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	shown := len(x.unsent)
+	x.unsent = slices.DeleteFunc(x.unsent, func(m arenaMessage) bool { return m.arena == id })
+	if len(x.unsent) == shown && x.tell(sock, arenaMessage{message: message{kind: msgForget, arena: id}}) != nil {
+		return
+	}
 	ids := slices.DeleteFunc(slices.Clone(x.all()), func(v uint64) bool { return v == id })
 	x.ids.Store(&ids)
 	delete(x.cancel, id)
@@ -212,7 +261,7 @@ func (x *exports) remove(id uint64) {
 func (x *exports) close() {
 	x.mu.Lock()
 	list := x.cancel
-	x.cancel = nil
+	x.cancel, x.unsent = nil, nil
 	x.mu.Unlock()
 	for _, f := range list {
 		f()

@@ -24,21 +24,23 @@ const (
 	lastLook  = 256 * time.Millisecond // well below the dead time
 )
 
-// closer polls the closing connections, with pauses that grow until another one is added. Its goroutine ends when there
-// are none.
-type closer struct {
+// poller calls functions until each has returned true, with pauses that grow until another one is added. Its goroutine
+// ends when there are none.
+type poller struct {
 	mu    sync.Mutex
-	list  []func() bool // each ends a connection if its peer accesses nothing any more
+	list  []func() bool
 	awake bool          // the goroutine runs
 	added chan struct{} // something was
 }
 
-var closing = closer{added: make(chan struct{}, 1)}
+// polled are what ends a closing connection if its peer accesses nothing any more, and what sends a message if a peer has
+// begun to read again. None of them blocks.
+var polled = poller{added: make(chan struct{}, 1)}
 
-func (l *closer) add(end func() bool) {
+func (l *poller) add(f func() bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.list = append(l.list, end)
+	l.list = append(l.list, f)
 	if !l.awake {
 		l.awake = true
 		go l.run()
@@ -49,7 +51,7 @@ func (l *closer) add(end func() bool) {
 	}
 }
 
-func (l *closer) run() {
+func (l *poller) run() {
 	for wait := firstLook; ; wait = min(2*wait, lastLook) {
 		select {
 		case <-l.added:
@@ -61,7 +63,7 @@ func (l *closer) run() {
 		list := l.list
 		l.list = nil
 		l.mu.Unlock()
-		list = slices.DeleteFunc(list, func(end func() bool) bool { return end() })
+		list = slices.DeleteFunc(list, func(f func() bool) bool { return f() })
 		l.mu.Lock()
 		l.list = append(list, l.list...)
 		l.awake = len(l.list) > 0
@@ -79,7 +81,7 @@ func (n *conn) closeLater(end func() bool) {
 	c.Mu.Lock()
 	count(c.old, n.peerInc, 1)
 	c.Mu.Unlock()
-	closing.add(func() bool {
+	polled.add(func() bool {
 		if !end() {
 			return false
 		}

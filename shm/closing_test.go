@@ -39,7 +39,7 @@ func TestHazardThatStaysSet(t *testing.T) {
 				i.sock.Close()
 			}
 			for k := range maxClosing {
-				if k == 1 { // the closer, and the process's pidfd, are there
+				if k == 1 { // the goroutine of poller, and the process's pidfd, are there
 					before = held()
 					before.maps = 1 << 20
 				}

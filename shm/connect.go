@@ -76,7 +76,7 @@ func explains(err error) bool {
 const busyTime = 10 * time.Second
 
 // errAbandoned: the connection was given up after the peer could use it. Its
-// socket belongs to the closer.
+// socket is closed later.
 var errAbandoned = errors.New("connection given up")
 
 // persist connects to a path, unless others can make files in its directory, and calls f with the socket, again while the
@@ -347,22 +347,27 @@ func (c *hostContext) forget(n *conn) {
 	remove(c.waiting, n.peerInc, n)
 }
 
-// answer sends accept with the memory of the connection. The caller holds mu.
+// answer has the memory of the connection offered to a dialer. The caller holds mu.
 func (c *hostContext) answer(a *pendingDialer, n *conn) {
 	a.conn = n
-	c.tasks.Go(func() {
-		seg, err := createSegment(c.Props.Track == driver.Large)
-		if err == nil {
-			err = c.accept(a, seg)
-		}
-		if err == nil {
-			return
-		}
-		if !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) { // else the dialer has gone
-			n.breakWith(lacking(a.sock, err))
-		}
-		_ = a.sock.CloseRead() // complete notices
-	})
+	c.tasks.Go(func() { c.offer(a, n) })
+}
+
+// offer sends accept with the memory of the connection.
+func (c *hostContext) offer(a *pendingDialer, n *conn) {
+	seg, err := createSegment(c.Props.Track == driver.Large)
+	if err == nil {
+		err = c.accept(a, seg)
+	}
+	switch {
+	case err == nil:
+		return
+	// The dialer has gone; complete has closed the socket, or is about to.
+	case errors.Is(err, unix.EPIPE), errors.Is(err, unix.ECONNRESET), errors.Is(err, net.ErrClosed):
+	default:
+		n.breakWith(lacking(a.sock, err))
+	}
+	_ = a.sock.CloseRead() // complete notices
 }
 
 // lacking tells the other end, which would only see the end of the socket, that this process lacks what a connection

@@ -39,7 +39,7 @@ type pendingDialer struct {
 	seg   *segment // made for it
 	proc  *process // set with seg
 	over  bool     // the socket has ended: the dialer will not use seg
-	left  bool     // the socket belongs to the closer
+	left  bool     // the socket is closed later
 }
 
 // pendingDialers are the dialers that have no connection yet; guarded by hostContext.Mu.

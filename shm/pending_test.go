@@ -316,3 +316,18 @@ func TestUserWhoseDescriptorsBlockIsRefused(t *testing.T) {
 		})
 	})
 }
+
+// A dialer that this side's Connect answers may just have gone. The connection waits for the next one then.
+func TestAnswerToADialerThatHasGone(t *testing.T) {
+	c := open(t, driver.Small, nil)
+	i, err := c.Connect(newFakePeer(t).url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sock := rawDial(t, c)
+	sock.Close()
+	core(c).offer(&pendingDialer{sock: sock}, connOf(i))
+	if st := connOf(i).State(); st != kit.StateConnecting {
+		t.Errorf("the connection is %v: %v", st, i.ConnectWait(t.Context()))
+	}
+}
