@@ -100,6 +100,7 @@ void qnix_driver_doorbell(void *host, u64 cookie, int result)
 	list_for_each_entry(wait, &nic->commands, list) {
 		if (wait->cookie == cookie) {
 			wait->result = result;
+			list_del_init(&wait->list); /* the next search is short */
 			complete(&wait->done);
 			return;
 		}

@@ -115,6 +115,7 @@ struct qnix_nic {
 	void *spare;			/* memory for an allocation that fails, */
 	size_t spare_size;		/* of so many bytes */
 	void *garbage;			/* memory to be freed without the lock */
+	DECLARE_BITMAP(lost, QNIX_MAX_NICS);	/* NICs of this host that it has removed; the thread adds them */
 	struct task_struct *creator;	/* makes a part of the NIC; it does not hold the lock */
 	u64 alarm;			/* when the thread wakes up by itself; U64_MAX: never */
 	bool from_wire;			/* the oldest frame is from the wire */
@@ -206,7 +207,6 @@ int qnix_register(struct qnix_file *file, struct qnix_register *arg);
 int qnix_deregister(struct qnix_file *file);
 void qnix_file_release(struct qnix_file *file);
 struct qnix_registration *qnix_registration_of(struct qnix_file *file);
-void qnix_registration_get(struct qnix_registration *reg);
 void qnix_registration_put(struct qnix_registration *reg);
 int qnix_errno(int doorbell);
 
@@ -275,6 +275,8 @@ const void *qnix_rx_peek(void *host, u16 *nic, u32 *size);
 void qnix_rx_consume(void *host);
 
 struct qnix_nic *qnix_local_nic(u16 number);
+void qnix_nic_lost(void *host, u16 number);
+void qnix_find_lost(struct qnix_nic *nic);
 
 /* net.c: the wire to other hosts; peers.c: their addresses; udp.c: datagrams */
 extern struct mutex qnix_net_lock;	/* guards key and peers; taken before nic->lock */
@@ -287,7 +289,7 @@ void qnix_net_ran(void);
 void qnix_net_prepare(struct qnix_nic *nic);
 void qnix_net_flush(struct qnix_nic *nic);
 u64 qnix_net_due(struct qnix_nic *nic);
-void qnix_net_lost(void *host, u16 number);
+void qnix_net_lost(struct qnix_nic *nic, u16 number);
 
 int qnix_peers_get(char *text);
 int qnix_peers_set(const char *text);

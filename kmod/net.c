@@ -88,10 +88,8 @@ void qnix_net_prepare(struct qnix_nic *nic)
 		qnix_net_event(nic, &event);
 }
 
-void qnix_net_lost(void *host, u16 number)
+void qnix_net_lost(struct qnix_nic *nic, u16 number)
 {
-	struct qnix_nic *nic = host;
-
 	if (nic->wire)
 		wire_restart(nic->wire, ktime_get_ns(), number);
 }

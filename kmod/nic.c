@@ -206,6 +206,13 @@ static bool qnix_thread_batch(struct qnix_nic *nic)
 	return left < QNIX_BUDGET;
 }
 
+/* What may sleep, or needs other NICs, between batches. */
+static void qnix_thread_chores(struct qnix_nic *nic)
+{
+	qnix_get_wanted(nic);
+	qnix_find_lost(nic);
+}
+
 /* Runs batches until there is no work. Returns true if there was some. */
 static bool qnix_thread_work(struct qnix_nic *nic)
 {
@@ -215,6 +222,7 @@ static bool qnix_thread_work(struct qnix_nic *nic)
 	while (qnix_thread_batch(nic)) {
 		worked = true;
 		cond_resched();
+		qnix_thread_chores(nic);
 		if (kthread_should_stop())
 			break;
 		qnix_nic_lock(nic);
@@ -255,6 +263,7 @@ static bool qnix_thread_poll(struct qnix_nic *nic, u64 window)
 	while (ktime_get_ns() < end && qnix_thread_may_poll()) {
 		if (spin_trylock(&nic->lock) && qnix_thread_batch(nic)) {
 			found = true;
+			qnix_thread_chores(nic);
 			end = ktime_get_ns() + window;
 		} else {
 			cpu_relax();
@@ -267,7 +276,8 @@ static bool qnix_thread_poll(struct qnix_nic *nic, u64 window)
 static bool qnix_thread_wanted(struct qnix_nic *nic)
 {
 	return test_bit(QNIX_NIC_WORK, &nic->state) || test_bit(QNIX_NIC_TIMER, &nic->state) ||
-	       READ_ONCE(nic->wanted) || kthread_should_stop();
+	       READ_ONCE(nic->wanted) || !bitmap_empty(nic->lost, QNIX_MAX_NICS) ||
+	       kthread_should_stop();
 }
 
 /* Sleeps until there is work, or the wire or a retry is due. */
@@ -300,7 +310,7 @@ static int qnix_nic_thread(void *data)
 		u64 most = READ_ONCE(qnix_params.poll_us) * NSEC_PER_USEC;
 		bool worked;
 
-		qnix_get_wanted(nic);
+		qnix_thread_chores(nic);
 		worked = qnix_thread_work(nic);
 		if (worked && ktime_get_ns() - slept < most)
 			window = min_t(u64, most, 2 * window + NSEC_PER_USEC);
@@ -353,7 +363,7 @@ static const struct ncp_ops qnix_ncp_ops = {
 	.rx_consume = qnix_rx_consume,
 	.notify = qnix_notify,
 	.driver_doorbell = qnix_driver_doorbell,
-	.nic_lost = qnix_net_lost,
+	.nic_lost = qnix_nic_lost,
 	.random = qnix_random,
 };
 

@@ -16,11 +16,6 @@
 #include "host.h"
 #include "trace.h"
 
-void qnix_registration_get(struct qnix_registration *reg)
-{
-	kref_get(&reg->ref);
-}
-
 static void qnix_registration_free(struct kref *ref)
 {
 	struct qnix_registration *reg = container_of(ref, struct qnix_registration, ref);

@@ -3,6 +3,8 @@
  * NIC input and output FIFOs between the NICs of this host; frames of other hosts use the
  * wire.
  */
+#include <linux/bitmap.h>
+#include <linux/delay.h>
 #include <linux/mm.h>
 #include <linux/slab.h>
 
@@ -147,4 +149,78 @@ void qnix_rx_consume(void *host)
 	else
 		qnix_fifo_consume(nic);
 	nic->from_wire = !nic->from_wire;
+}
+
+/* Drops the frames that another NIC has sent. The caller holds the locks of both NICs. */
+static void qnix_fifo_forget(struct qnix_nic *nic, const struct qnix_nic *from)
+{
+	struct qnix_fifo *fifo = &nic->input;
+	struct qnix_frame *frame, *next;
+
+	spin_lock(&fifo->lock);
+	list_for_each_entry_safe(frame, next, &fifo->frames, list) {
+		if (frame->from != from->index)
+			continue;
+		list_del(&frame->list);
+		qnix_put(nic, frame);
+	}
+	fifo->bytes[from->index] = 0;
+	clear_bit(from->index, fifo->starved);
+	spin_unlock(&fifo->lock);
+}
+
+/*
+ * @nic has removed @other from its NIC Table: @other removes it as well, and both add each
+ * other, as if they had just met. Both locks are held, so that neither gets a frame from
+ * before, or one from after before it knows the other.
+ */
+static void qnix_meet_again(struct qnix_nic *nic, struct qnix_nic *other)
+{
+	struct ncp_driver_command remove = { .command = NCP_REMOVE_NIC, .nic = nic->number };
+	struct ncp_driver_command add = { .command = NCP_ADD_NIC, .nic = nic->number };
+	struct qnix_nic *first = nic->index < other->index ? nic : other;
+	struct qnix_nic *second = first == nic ? other : nic;
+	struct qnix_command_wait wait;
+
+	qnix_nic_lock(first);
+	spin_lock_nested(&second->lock, SINGLE_DEPTH_NESTING);
+	qnix_command_post(other, &remove, &wait);
+	qnix_command_finish(other, &wait);
+	qnix_fifo_forget(nic, other);
+	qnix_fifo_forget(other, nic);
+	clear_bit(other->index, nic->lost);
+	clear_bit(nic->index, other->lost);
+	qnix_command_post(other, &add, NULL);
+	add.nic = other->number;
+	qnix_command_post(nic, &add, NULL);
+	spin_unlock(&second->lock);
+	qnix_nic_unlock(first);
+	/* What may be done without any lock alone. */
+	qnix_nic_lock(second);
+	qnix_nic_unlock(second);
+}
+
+/* A message for a NIC could not be kept: @host has removed it from its NIC Table. */
+void qnix_nic_lost(void *host, u16 number)
+{
+	struct qnix_nic *nic = host, *other = qnix_local_nic(number);
+
+	if (!other) {
+		qnix_net_lost(nic, number);
+		return;
+	}
+	set_bit(other->index, nic->lost);
+	wake_up(&nic->wakeup);
+}
+
+/* For the NIC's thread: NICs of this host find each other again; those of others do so over the wire. */
+void qnix_find_lost(struct qnix_nic *nic)
+{
+	unsigned int i;
+
+	if (bitmap_empty(nic->lost, QNIX_MAX_NICS))
+		return;
+	usleep_range(1000, 2000); /* until there may be memory again */
+	for_each_set_bit(i, nic->lost, QNIX_MAX_NICS)
+		qnix_meet_again(nic, qnix_nics[i]);
 }

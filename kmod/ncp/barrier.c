@@ -24,6 +24,12 @@ u64 ncp_barrier_mark(const struct ncp_member *m)
 	return x ^ x >> 31;
 }
 
+static void end(struct ncp_send *s, u32 state)
+{
+	s->member->under_way--;
+	ncp_ring_send(s, state, 0);
+}
+
 /* Rings the doorbells of all barriers of an epoch that wait here. */
 static void ring(struct ncp_send *first, u32 state)
 {
@@ -35,7 +41,7 @@ static void ring(struct ncp_send *first, u32 state)
 		s->also = NULL;
 		if (state == QNIX_DB_DONE && s->member->view == s->view)
 			s->member->done = s->round;
-		ncp_ring_send(s, state, 0);
+		end(s, state);
 	}
 }
 
@@ -75,6 +81,8 @@ static void notify(struct ncp *ncp, const struct ncp_member *m)
 	struct ncp_link *l, *n;
 	u64 stamp = ++ncp->stamp;
 
+	if (!m->group->elsewhere)
+		return;
 	ncp_for_each(l, n, &m->group->members) {
 		struct ncp_nic *nic = ncp_entry(l, struct ncp_member, in_group)->peer->at;
 
@@ -89,9 +97,11 @@ static void notify(struct ncp *ncp, const struct ncp_member *m)
 static void enter(struct ncp_send *s)
 {
 	struct ncp_member *m = s->member;
+	struct ncp *ncp = s->process->ncp;
 	struct ncp_group *g = m->group;
 	struct ncp_link *l, *n;
 
+	ncp->work -= min_t(u32, ncp->work, 1 + g->count / 16);
 	if (m->view != g->view) {
 		m->view = g->view;
 		m->round = 0;
@@ -101,7 +111,7 @@ static void enter(struct ncp_send *s)
 	s->state = NCP_SEND_BARRIER;
 	s->view = g->view;
 	s->round = m->round;
-	notify(s->process->ncp, m);
+	notify(ncp, m);
 	ncp_for_each(l, n, &g->barriers) {
 		struct ncp_send *first = ncp_entry(l, struct ncp_send, queue);
 
@@ -113,7 +123,7 @@ static void enter(struct ncp_send *s)
 	}
 	s->also = NULL;
 	s->missing = 0;
-	s->since = ++s->process->ncp->stamp;
+	s->since = ++ncp->stamp;
 	ncp_for_each(l, n, &g->members)
 		s->missing += !has_reached(ncp_entry(l, struct ncp_member, in_group),
 					   s->view, s->round);
@@ -134,25 +144,45 @@ void ncp_barrier(struct ncp_process *p, u16 index, const u8 *name, u32 size)
 	s->member = ncp_member_of(p->peer, g);
 	if (!s->member || size != g->size) {
 		ncp_ring_send(s, QNIX_DB_INVALID, 0);
-	} else if (g->count == g->size) {
-		enter(s);
-	} else if (g->was_whole) {
+	} else if (g->was_whole && g->count != g->size) {
 		ncp_ring_send(s, QNIX_DB_GONE, 0);
+	} else if (s->member->under_way == NCP_BARRIERS || ncp_crowded(p->ncp)) {
+		ncp_ring_send(s, QNIX_DB_NO_MEMORY, 0);
 	} else {
-		s->state = NCP_SEND_EARLY;
-		ncp_push(&g->early, &s->queue);
+		s->member->under_way++;
+		if (g->was_whole && ncp_empty(&g->early)) {
+			enter(s);
+		} else {
+			s->state = NCP_SEND_EARLY;
+			ncp_push(&g->early, &s->queue);
+		}
 	}
 }
 
-/* The group is whole: barriers that were posted earlier begin. */
-void ncp_barrier_whole(struct ncp_group *g)
+/* The group is whole: barriers that were posted earlier begin, one in each step. */
+void ncp_barrier_whole(struct ncp *ncp, struct ncp_group *g)
 {
-	while (!ncp_empty(&g->early)) {
-		struct ncp_send *s = ncp_first(&g->early, struct ncp_send, queue);
+	if (!ncp_empty(&g->early) && ncp_empty(&g->begins))
+		ncp_push(&ncp->begins, &g->begins);
+}
 
-		ncp_unlink(&s->queue);
+/* Begins a barrier of the next group. Returns false if none can begin now. */
+bool ncp_barrier_begin(struct ncp *ncp)
+{
+	struct ncp_group *g = ncp_first(&ncp->begins, struct ncp_group, begins);
+	struct ncp_send *s;
+
+	if (ncp_empty(&ncp->begins) || ncp_crowded(ncp))
+		return false;
+	s = ncp_first(&g->early, struct ncp_send, queue);
+	ncp_unlink(&s->queue);
+	ncp_unlink(&g->begins);
+	ncp_barrier_whole(ncp, g);
+	if (g->count == g->size)
 		enter(s);
-	}
+	else
+		end(s, QNIX_DB_GONE);
+	return true;
 }
 
 /*
@@ -177,6 +207,7 @@ void ncp_barrier_left(struct ncp_member *m, u64 view, u32 done)
 		struct ncp_send *s = ncp_first(&g->early, struct ncp_send, queue);
 
 		ncp_unlink(&s->queue);
-		ncp_ring_send(s, QNIX_DB_GONE, 0);
+		end(s, QNIX_DB_GONE);
 	}
+	ncp_unlink(&g->begins);
 }

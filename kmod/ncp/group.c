@@ -56,6 +56,7 @@ static struct ncp_group *group_add(struct ncp *ncp, const u8 *name, u32 size,
 	ncp_link_init(&g->members);
 	ncp_link_init(&g->barriers);
 	ncp_link_init(&g->early);
+	ncp_link_init(&g->begins);
 	*slot_of(ncp, name) = g;
 	return g;
 }
@@ -93,6 +94,7 @@ static struct ncp_member *member_add(struct ncp *ncp, const u8 *name, u32 size,
 	ncp_push(&g->members, &m->in_group);
 	ncp_push(&peer->members, &m->at_peer);
 	g->count++;
+	g->elsewhere += !!peer->at;
 	g->view += ncp_barrier_mark(m);
 	return m;
 }
@@ -118,6 +120,7 @@ void ncp_member_remove(struct ncp *ncp, struct ncp_member *m, u64 view, u32 done
 	ncp_unlink(&m->in_group);
 	ncp_unlink(&m->at_peer);
 	g->count--;
+	g->elsewhere -= !!m->peer->at;
 	g->view -= ncp_barrier_mark(m);
 	ncp_give(ncp, m->peer, NCP_MEMBERS, 1);
 	ncp_free(ncp, m, sizeof(*m));
@@ -146,7 +149,7 @@ static void joined(struct ncp *ncp, struct ncp_group *g)
 		else
 			ncp_wait_group_ack(ncp, m, NULL, 0);
 	}
-	ncp_barrier_whole(g);
+	ncp_barrier_whole(ncp, g);
 }
 
 /*
@@ -286,6 +289,12 @@ void ncp_join_cancel(struct ncp_send *s)
 	}
 }
 
+/* Returns whether a process of this NIC has joined: others have acknowledged that. */
+static bool is_member(const struct ncp_member *m)
+{
+	return !m->peer->at && !ncp_wait_of(m->peer->process, m->group);
+}
+
 /*
  * @nic uses another size than the members here. Of processes that join at the same time,
  * the size of the lowest NIC holds; a member of this NIC that has joined stays. Returns
@@ -299,8 +308,7 @@ static bool yields(struct ncp *ncp, struct ncp_group *g, const struct ncp_nic *n
 	ncp_for_each(l, n, &g->members) {
 		struct ncp_member *m = ncp_entry(l, struct ncp_member, in_group);
 
-		if (m->peer->nic <= nic->id ||
-		    (!m->peer->at && !ncp_wait_of(m->peer->process, g)))
+		if (m->peer->nic <= nic->id || is_member(m))
 			return false;
 	}
 	/* Removing the last member frees the group. */
@@ -323,6 +331,7 @@ static bool yields(struct ncp *ncp, struct ncp_group *g, const struct ncp_nic *n
 bool ncp_new_group(struct ncp *ncp, struct ncp_nic *nic, struct ncp_peer *peer, const u8 *name,
 		   u32 size, u32 serial)
 {
+	struct ncp_link *l, *n;
 	struct ncp_group *g;
 	struct ncp_member *m;
 	u32 result;
@@ -332,8 +341,19 @@ bool ncp_new_group(struct ncp *ncp, struct ncp_nic *nic, struct ncp_peer *peer, 
 	g = ncp_group_named(ncp, name);
 	if (g && ncp_member_of(peer, g))
 		return false;
-	if (g && g->size != size && !yields(ncp, g, nic))
+	if (g && g->size != size && !yields(ncp, g, nic)) {
+		/*
+		 * Of processes that join at the same time, the one with the other size learns of
+		 * this one's, and yields. The NICs of members have met later, and never will.
+		 */
+		ncp_for_each(l, n, &g->members) {
+			if (!is_member(ncp_entry(l, struct ncp_member, in_group)))
+				continue;
+			ncp_emit_new_group_ack(ncp, peer, name, serial, QNIX_DB_INVALID);
+			break;
+		}
 		return true;
+	}
 	m = member_add(ncp, name, size, peer, serial, &result);
 	if (m)
 		joined(ncp, m->group);

@@ -81,6 +81,26 @@ func TestSizesThatDifferAtTheSameTime(t *testing.T) {
 	ps[2].wantSend(t, 0, done, 0)
 }
 
+// NICs that have not known each other have groups of one name and two sizes, and their members stay. A process that joins
+// one of them later is refused, and does not wait for ever.
+func TestJoinAfterNICsWithTwoSizesHaveMet(t *testing.T) {
+	c, ps := crowd(t, 2, 4, false)
+	c.cut(c.nodes[0], c.nodes[1])
+	ps[1].join(0, "g", 1)
+	ps[0].join(0, "g", 2)
+	ps[2].join(0, "g", 2)
+	c.run()
+	c.mend(c.nodes[0], c.nodes[1])
+	for _, p := range ps[:3] {
+		p.wantSend(t, 0, done, 0)
+	}
+	ps[2].post(cmdLeaveGroup, 1, 0, "g")
+	ps[2].clear(false, 0)
+	ps[2].join(0, "g", 2)
+	c.run()
+	ps[2].wantSend(t, 0, invalid, 0)
+}
+
 func TestLeave(t *testing.T) {
 	c, ps := crowd(t, 2, 2, true)
 	ps[0].post(cmdLeaveGroup, 0, 0, "all")
@@ -134,21 +154,31 @@ func together(t *testing.T, c *cluster, p, q *process) {
 	q.wantSend(t, 2, done, 0)
 }
 
-// A process that joins and leaves faster than another NIC reads is refused, and so are new processes, before that NIC
-// counts as lost.
+// A process that joins and leaves faster than another NIC reads is refused, and so are new processes and barriers, before
+// that NIC counts as lost.
 func TestChurnThatANICDoesNotRead(t *testing.T) {
 	c, ps := crowd(t, 2, 2, false)
 	n := ps[0].node
+	together(t, c, ps[0], ps[1])
 	if !ps[0].churn(100_000) {
 		t.Error("no join or leave was refused")
 	}
+	ps[0].barrier(3, "both", 2)
+	n.nic.step(64)
+	ps[0].wantSend(t, 3, noMemory, 0)
 	_, cookie := n.begin("late", "", 0, ordinary)
 	n.nic.step(64)
 	if r := n.result(t, cookie); state(r) != noMemory {
 		t.Errorf("a new process: %v, want %v", state(r), noMemory)
 	}
 	c.run()
-	together(t, c, ps[0], ps[1])
+	for _, p := range ps {
+		p.barrier(4, "both", 2)
+		c.run()
+	}
+	for _, p := range ps {
+		p.wantSend(t, 4, done, 0)
+	}
 	if lost := n.nic.lost(); lost != 0 {
 		t.Errorf("NIC %d was lost", lost)
 	}
@@ -232,6 +262,71 @@ func TestBarriersOfOneProcessCount(t *testing.T) {
 		c.run()
 		ps[1].wantSend(t, 0, done, 0)
 		ps[0].wantSend(t, i, done, 0)
+	}
+}
+
+// A member has a bounded number of barriers under way, and those that begin when the group becomes whole begin one by one,
+// so that no step is long and no other NIC gets more messages at once than it can be kept.
+func TestBarriersUnderWayAreBounded(t *testing.T) {
+	const most = 16
+	sizes := ordinary
+	sizes.sends, sizes.commands = 32, 64
+	c := newCluster(t, 2, limits)
+	var ps []*process
+	for i, node := range []*node{c.nodes[0], c.nodes[0], c.nodes[1]} {
+		p, _ := node.begin(fmt.Sprint("p", i), "", 0, sizes)
+		ps = append(ps, p)
+	}
+	c.run()
+	early := ps[:2]
+	for _, p := range early {
+		p.join(20, "g", 3)
+		for i := range uint16(most + 1) {
+			p.barrier(i, "g", 3)
+		}
+	}
+	c.run()
+	for _, p := range early {
+		p.wantSend(t, most-1, free, 0)
+		p.wantSend(t, most, noMemory, 0)
+	}
+	ps[2].join(20, "g", 3)
+	a, b := c.nodes[0].nic, c.nodes[1].nic
+	b.step(64)
+	b.carry(a, 64)
+	all := 0
+	for a.step(1) > 0 {
+		frames := 0
+		for len(a.frame(b.id)) > 0 {
+			a.consume(b.id)
+			frames++
+		}
+		if frames > 2 { // an acknowledgement of the join, and a barrier
+			t.Errorf("one step sent %d messages", frames)
+		}
+		all += frames
+	}
+	if all != 1+2*most {
+		t.Errorf("the other NIC got %d messages, want an acknowledgement and %d barriers", all, 2*most)
+	}
+	ps[1].post(cmdLeaveGroup, 21, 0, "g")
+	c.run()
+	for _, p := range early {
+		p.wantSend(t, most-1, gone, 0)
+		p.clear(false, 0)
+	}
+	ps[1].clear(false, 20)
+	ps[1].join(20, "g", 3)
+	c.run()
+	for i, p := range ps {
+		p.barrier(22, "g", 3)
+		c.run()
+		if i < 2 {
+			p.wantSend(t, 22, free, 0)
+		}
+	}
+	for _, p := range ps {
+		p.wantSend(t, 22, done, 0)
 	}
 }
 

@@ -27,6 +27,8 @@ struct host_nic {
 	uint16_t id;
 	uint32_t fifo_size;
 	struct fifo in;
+	void *room;		/* the latest reservation, */
+	uint32_t room_size;	/* of so many bytes */
 	struct output **out;
 	uint32_t outputs;
 	uint64_t allocated;
@@ -189,15 +191,16 @@ static void *op_tx_reserve(void *host, uint16_t nic, uint32_t size)
 	struct fifo *f = output(h, nic);
 	struct output *o;
 
+	h->room_size = size;
 	if (f)
-		return fifo_reserve(f, size);
+		return h->room = fifo_reserve(f, size);
 	o = malloc(sizeof(*o));
 	h->out = realloc(h->out, (h->outputs + 1) * sizeof(*h->out));
 	if (!o || !h->out || !fifo_open(&o->fifo, h->fifo_size))
 		abort();
 	o->nic = nic;
 	h->out[h->outputs++] = o;
-	return fifo_reserve(&o->fifo, size);
+	return h->room = fifo_reserve(&o->fifo, size);
 }
 
 static void op_tx_commit(void *host, uint16_t nic, uint32_t size)
@@ -206,6 +209,8 @@ static void op_tx_commit(void *host, uint16_t nic, uint32_t size)
 
 	if (size)
 		fifo_commit(output(h, nic), h->id, size);
+	else /* as a host does that frees it */
+		memset(h->room, 0xdd, h->room_size);
 }
 
 static const void *op_rx_peek(void *host, uint16_t *nic, uint32_t *size)
@@ -337,14 +342,19 @@ uint16_t host_lost(const struct host_nic *h)
 
 uint32_t host_longest_chain(const struct host_nic *h)
 {
-	uint32_t i, n, most = 0;
-	const struct ncp_peer *p;
+	const struct ncp_chain *const *tables[] = {
+		(const struct ncp_chain *const *)h->ncp->by_name, (const struct ncp_chain *const *)h->ncp->by_id,
+	};
+	const struct ncp_chain *c;
+	uint32_t i, k, n, most = 0;
 
 	for (i = 0; i <= h->ncp->peer_mask; i++) {
-		n = 0;
-		for (p = h->ncp->by_name[i]; p; p = p->next_name)
-			n++;
-		most = n > most ? n : most;
+		for (k = 0; k < 2; k++) {
+			n = 0;
+			for (c = tables[k][i]; c; c = c->next)
+				n++;
+			most = n > most ? n : most;
+		}
 	}
 	return most;
 }

@@ -29,6 +29,7 @@
 #define NCP_BOUNCE		4096
 #define NCP_LOOKS		64	/* processes or operations that are looked at in one step */
 #define NCP_WORK		256	/* of each part of a step: a descriptor or 1 KiB is 1 */
+#define NCP_BARRIERS	16	/* under way of a member of a group */
 #define NCP_TURN		16	/* of requests in one step: about a packet's */
 #define NCP_WEIGHT		32	/* of work: as much as a step by itself */
 #define NCP_PIECE		65536	/* bytes moved at once */
@@ -108,7 +109,8 @@ struct ncp_nic {
 /* ---- Name Table ---- */
 
 struct ncp_peer {
-	struct ncp_peer *next_name, *next_id;
+	struct ncp_chain named;	/* in ncp->by_name or, once it is gone, ncp->dead_by_name */
+	struct ncp_chain numbered;	/* in ncp->by_id, until it is gone */
 	struct ncp_link at_nic;
 	u8 name[QNIX_NAME_LEN];
 	u16 nic, pid, generation;
@@ -288,6 +290,7 @@ struct ncp_member {
 	u64 view;		/* barriers reached: those of @view up to @round */
 	u32 round;
 	u32 done;		/* of a process of this NIC: barriers of @view that it has completed */
+	u32 under_way;		/* of a process of this NIC: barriers that have not rung */
 	bool acked;		/* its NIC knows that the group is whole here */
 };
 
@@ -296,13 +299,15 @@ struct ncp_group {
 	u8 name[QNIX_NAME_LEN];
 	u32 size;		/* members that make it whole */
 	u32 count;		/* members now: the specification's Size field */
+	u32 elsewhere;		/* members of other NICs */
 	struct ncp_peer *payer;	/* the oldest member: the entry counts for it */
 	bool was_whole;
 	u64 torn;		/* ncp->stamp when a NIC was lost that had a member */
 	u64 view;		/* sum of the members' marks: identifies the set */
 	struct ncp_link members;
 	struct ncp_link barriers;	/* struct ncp_send: the first of each epoch */
-	struct ncp_link early;	/* barriers from before it was whole */
+	struct ncp_link early;	/* barriers that have not begun, from before it was whole or behind such */
+	struct ncp_link begins;	/* in ncp->begins, while it is whole and has such */
 };
 
 /* ---- wait.c: waits for acknowledgements ---- */
@@ -349,7 +354,7 @@ struct ncp {
 	struct ncp_link scheduled;	/* first level Scheduling Queue: struct ncp_account */
 	struct ncp_link rung;
 
-	struct ncp_peer **by_name, **by_id;	/* Name Table */
+	struct ncp_chain **by_name, **dead_by_name, **by_id;	/* Name Table */
 	u32 peer_mask;
 	struct ncp_group **groups;	/* Group Table */
 	u32 group_mask;
@@ -362,6 +367,7 @@ struct ncp {
 	struct ncp_account **accounts;
 	u32 most[NCP_RESOURCES], held[NCP_RESOURCES];
 	struct ncp_link hungry;	/* users whose requests wait for local memory */
+	struct ncp_link begins;	/* struct ncp_group: whole, with barriers that have not begun */
 	u32 feed_round;
 	bool feeding;		/* a wait may be served now */
 	bool retry;		/* there was no memory for pending work */
@@ -558,7 +564,8 @@ bool ncp_new_group(struct ncp *ncp, struct ncp_nic *nic, struct ncp_peer *peer, 
 
 /* barrier.c */
 void ncp_barrier(struct ncp_process *p, u16 index, const u8 *name, u32 size);
-void ncp_barrier_whole(struct ncp_group *g);
+void ncp_barrier_whole(struct ncp *ncp, struct ncp_group *g);
+bool ncp_barrier_begin(struct ncp *ncp);
 void ncp_barrier_reached(struct ncp_member *m, u64 view, u32 round);
 void ncp_barrier_left(struct ncp_member *m, u64 view, u32 done);
 u64 ncp_barrier_mark(const struct ncp_member *m);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Circular doubly linked lists. */
+/* Circular doubly linked lists, and chains of hash tables. */
 #ifndef _QNIX_NCP_LIST_H
 #define _QNIX_NCP_LIST_H
 
@@ -40,6 +40,27 @@ static inline void ncp_to_tail(struct ncp_link *head, struct ncp_link *l)
 {
 	ncp_unlink(l);
 	ncp_push(head, l);
+}
+
+/* Chains of hash tables: the newest entry is the first, and any is removed at once. */
+struct ncp_chain {
+	struct ncp_chain *next, **at;
+};
+
+static inline void ncp_chain_add(struct ncp_chain **slot, struct ncp_chain *c)
+{
+	c->next = *slot;
+	c->at = slot;
+	if (c->next)
+		c->next->at = &c->next;
+	*slot = c;
+}
+
+static inline void ncp_chain_remove(struct ncp_chain *c)
+{
+	*c->at = c->next;
+	if (c->next)
+		c->next->at = c->at;
 }
 
 #define ncp_entry(l, type, member)	container_of(l, type, member)

@@ -32,73 +32,86 @@ static u32 id_hash(const struct ncp *ncp, u16 nic, u16 pid)
 	return ncp_hash(ncp, &w, 1);
 }
 
+static struct ncp_chain **name_slot(struct ncp *ncp, struct ncp_chain **table, const u8 *name)
+{
+	return &table[ncp_name_hash(ncp, name) & ncp->peer_mask];
+}
+
+static struct ncp_chain **id_slot(struct ncp *ncp, u16 nic, u16 pid)
+{
+	return &ncp->by_id[id_hash(ncp, nic, pid) & ncp->peer_mask];
+}
+
 /*
  * Returns the holder of the name. If two NICs register a name at the same time, both
  * entries exist until one NIC gives up, and the lower NIC holds the name.
  */
 struct ncp_peer *ncp_peer_named(struct ncp *ncp, const u8 *name)
 {
-	struct ncp_peer *p = ncp->by_name[ncp_name_hash(ncp, name) & ncp->peer_mask];
-	struct ncp_peer *found = NULL;
+	struct ncp_chain *c = *name_slot(ncp, ncp->by_name, name);
+	struct ncp_peer *p, *found = NULL;
 
-	for (; p; p = p->next_name)
-		if (!p->gone && !memcmp(p->name, name, QNIX_NAME_LEN) &&
-		    (!found || p->nic < found->nic))
+	for (; c; c = c->next) {
+		p = ncp_entry(c, struct ncp_peer, named);
+		if (!memcmp(p->name, name, QNIX_NAME_LEN) && (!found || p->nic < found->nic))
 			found = p;
+	}
 	return found;
 }
 
 /* The process of this NIC that has that name. */
 struct ncp_peer *ncp_peer_here(struct ncp *ncp, const u8 *name)
 {
-	struct ncp_peer *p = ncp->by_name[ncp_name_hash(ncp, name) & ncp->peer_mask];
+	struct ncp_chain *c = *name_slot(ncp, ncp->by_name, name);
+	struct ncp_peer *p;
 
-	while (p && (!p->process || memcmp(p->name, name, QNIX_NAME_LEN)))
-		p = p->next_name;
-	return p;
+	for (; c; c = c->next) {
+		p = ncp_entry(c, struct ncp_peer, named);
+		if (p->process && !memcmp(p->name, name, QNIX_NAME_LEN))
+			return p;
+	}
+	return NULL;
 }
 
 /*
- * Returns the sender that a receive with that name and tag means: a process that has ended
- * while a message of it is here, otherwise the present holder of the name.
+ * Returns the sender that a receive with that name and tag means: the process that ended
+ * first of those with a message here, otherwise the present holder of the name.
  */
 struct ncp_peer *ncp_peer_to_receive(struct ncp_process *r, const u8 *name, u16 tag)
 {
 	struct ncp *ncp = r->ncp;
-	struct ncp_peer *p = ncp->by_name[ncp_name_hash(ncp, name) & ncp->peer_mask];
-	struct ncp_peer *found = NULL;
+	struct ncp_chain *c = *name_slot(ncp, ncp->dead_by_name, name);
+	struct ncp_peer *p, *found = NULL;
+	u32 looked = 0;
 
-	for (; p; p = p->next_name) {
-		if (memcmp(p->name, name, QNIX_NAME_LEN))
-			continue;
-		if (p->gone) {
-			/* The process that ended first is the last in the bucket. */
-			if (ncp_head(&r->matches, p, tag))
-				found = p;
-		} else if (!found || (!found->gone && p->nic < found->nic)) {
+	for (; c; c = c->next, looked++) {
+		p = ncp_entry(c, struct ncp_peer, named);
+		if (!memcmp(p->name, name, QNIX_NAME_LEN) && ncp_head(&r->matches, p, tag))
 			found = p;
-		}
 	}
-	return found;
-}
-
-struct ncp_peer *ncp_peer_of(struct ncp *ncp, u16 nic, u16 pid, u16 generation)
-{
-	struct ncp_peer *p = ncp->by_id[id_hash(ncp, nic, pid) & ncp->peer_mask];
-
-	while (p && (p->nic != nic || p->pid != pid || p->generation != generation || p->gone))
-		p = p->next_id;
-	return p;
+	ncp->work -= min_t(u32, ncp->work, looked / 8);
+	return found ? found : ncp_peer_named(ncp, name);
 }
 
 /* Returns the process that has that pid there now. */
 struct ncp_peer *ncp_peer_at(struct ncp *ncp, u16 nic, u16 pid)
 {
-	struct ncp_peer *p = ncp->by_id[id_hash(ncp, nic, pid) & ncp->peer_mask];
+	struct ncp_chain *c = *id_slot(ncp, nic, pid);
+	struct ncp_peer *p;
 
-	while (p && (p->nic != nic || p->pid != pid || p->gone))
-		p = p->next_id;
-	return p;
+	for (; c; c = c->next) {
+		p = ncp_entry(c, struct ncp_peer, numbered);
+		if (p->nic == nic && p->pid == pid)
+			return p;
+	}
+	return NULL;
+}
+
+struct ncp_peer *ncp_peer_of(struct ncp *ncp, u16 nic, u16 pid, u16 generation)
+{
+	struct ncp_peer *p = ncp_peer_at(ncp, nic, pid);
+
+	return p && p->generation == generation ? p : NULL;
 }
 
 /*
@@ -140,13 +153,8 @@ static u32 take_name(struct ncp *ncp, struct ncp_peer *peer)
 
 static void insert(struct ncp *ncp, struct ncp_peer *p)
 {
-	struct ncp_peer **slot = &ncp->by_name[ncp_name_hash(ncp, p->name) & ncp->peer_mask];
-
-	p->next_name = *slot;
-	*slot = p;
-	slot = &ncp->by_id[id_hash(ncp, p->nic, p->pid) & ncp->peer_mask];
-	p->next_id = *slot;
-	*slot = p;
+	ncp_chain_add(name_slot(ncp, ncp->by_name, p->name), &p->named);
+	ncp_chain_add(id_slot(ncp, p->nic, p->pid), &p->numbered);
 	if (p->at)
 		ncp_push(&p->at->peers, &p->at_nic);
 }
@@ -189,18 +197,9 @@ struct ncp_peer *ncp_peer_add(struct ncp *ncp, const u8 *name, struct ncp_nic *a
 /* Frees the entry of a process that has ended, once no message of it is left here. */
 void ncp_peer_release(struct ncp *ncp, struct ncp_peer *peer)
 {
-	struct ncp_peer **slot;
-
 	if (!ncp_empty(&peer->receives))
 		return;
-	slot = &ncp->by_name[ncp_name_hash(ncp, peer->name) & ncp->peer_mask];
-	while (*slot != peer)
-		slot = &(*slot)->next_name;
-	*slot = peer->next_name;
-	slot = &ncp->by_id[id_hash(ncp, peer->nic, peer->pid) & ncp->peer_mask];
-	while (*slot != peer)
-		slot = &(*slot)->next_id;
-	*slot = peer->next_id;
+	ncp_chain_remove(&peer->named);
 	ncp_unlink(&peer->dead);
 	ncp_give(ncp, peer, NCP_NAMES, 1);
 	ncp_account_close(ncp, peer);
@@ -227,6 +226,9 @@ void ncp_peer_gone(struct ncp *ncp, struct ncp_peer *peer)
 			ncp_receive_fail(r, QNIX_DB_GONE);
 	}
 	peer->gone = true;
+	ncp_chain_remove(&peer->named);
+	ncp_chain_add(name_slot(ncp, ncp->dead_by_name, peer->name), &peer->named);
+	ncp_chain_remove(&peer->numbered);
 	peer->at = NULL;
 	peer->process = NULL;
 	ncp_unlink(&peer->at_nic);

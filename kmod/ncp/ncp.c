@@ -51,6 +51,7 @@ enum {
 	T_PROCESSES,
 	T_GENERATIONS,
 	T_NAMES,
+	T_DEAD,
 	T_IDS,
 	T_GROUPS,
 	T_ACCOUNTS,
@@ -78,6 +79,8 @@ static void tables(struct ncp *ncp, struct table t[T_ALL])
 	t[T_GENERATIONS].size = l->processes * sizeof(*ncp->generations);
 	t[T_NAMES].at = (void **)&ncp->by_name;
 	t[T_NAMES].size = (ncp->peer_mask + 1) * sizeof(*ncp->by_name);
+	t[T_DEAD].at = (void **)&ncp->dead_by_name;
+	t[T_DEAD].size = (ncp->peer_mask + 1) * sizeof(*ncp->dead_by_name);
 	t[T_IDS].at = (void **)&ncp->by_id;
 	t[T_IDS].size = (ncp->peer_mask + 1) * sizeof(*ncp->by_id);
 	t[T_GROUPS].at = (void **)&ncp->groups;
@@ -138,6 +141,7 @@ struct ncp *ncp_create(const struct ncp_ops *ops, void *host, u16 nic,
 	ncp_link_init(&ncp->rung);
 	ncp_link_init(&ncp->late);
 	ncp_link_init(&ncp->hungry);
+	ncp_link_init(&ncp->begins);
 	tables(ncp, t);
 	for (i = 0; i < T_ALL; i++) {
 		*t[i].at = ncp_alloc(ncp, t[i].size);
@@ -227,6 +231,11 @@ void ncp_pid(struct ncp *ncp, u16 index, u16 *pid, u16 *generation)
 {
 	*pid = (u16)(index + 1);
 	*generation = index < ncp->limits.processes ? ncp->generations[index] : 0;
+}
+
+bool ncp_knows_nic(struct ncp *ncp, u16 nic)
+{
+	return ncp_nic_of(ncp, nic);
 }
 
 bool ncp_knows(struct ncp *ncp, u16 nic, u16 pid, u16 generation)

@@ -103,7 +103,7 @@ func (n *hostNIC) close() (leaked uint64) { return uint64(C.host_destroy(n.host)
 // allocated returns the number of bytes that the NIC holds.
 func (n *hostNIC) allocated() uint64 { return uint64(C.host_allocated(n.host)) }
 
-// longestChain returns the largest number of names in a bucket of the Name Table.
+// longestChain returns the largest number of processes in a bucket of the Name Table.
 func (n *hostNIC) longestChain() int { return int(C.host_longest_chain(n.host)) }
 
 // failAfter makes all allocations after the next count fail; a negative count makes none fail.

@@ -66,7 +66,7 @@ struct ncp_ops {
 	/*
 	 * NIC output FIFO. tx_reserve returns room for a frame of @size bytes to a NIC of
 	 * the NIC Table, or NULL if it is full: try again later. tx_commit sends the first
-	 * @size bytes of the latest reservation; 0 gives it back.
+	 * @size bytes of the latest reservation; 0 gives it back, and may free its memory.
 	 */
 	void *(*tx_reserve)(void *host, uint16_t nic, uint32_t size);
 	void (*tx_commit)(void *host, uint16_t nic, uint32_t size);
@@ -169,6 +169,8 @@ bool ncp_post(struct ncp *ncp, const struct ncp_driver_command *command);
 
 /* Returns the id and generation of a process, once the NIC has read its NCP_NEW_PROCESS. */
 void ncp_pid(struct ncp *ncp, uint16_t index, uint16_t *pid, uint16_t *generation);
+/* Returns whether the NIC Table has @nic. */
+bool ncp_knows_nic(struct ncp *ncp, uint16_t nic);
 /*
  * Returns whether the Name Table has a process of another NIC, until that NIC's
  * Delete_Process was read.

@@ -344,3 +344,34 @@ func TestHashesAreKeyed(t *testing.T) {
 		}
 	}
 }
+
+// Many processes of one name have ended, and left messages: they make no search long but that for these
+// messages, and each is forgotten at once.
+func TestDeadOfOneNameAreNotSearched(t *testing.T) {
+	l := limits
+	l.processes, l.names = 128, 1024
+	c := newCluster(t, 1, l)
+	n := c.nodes[0]
+	r := n.register("r")
+	const many = 100
+	for i := range many {
+		p := n.register("x")
+		p.region(false, 0)[0] = byte(i)
+		p.send(0, message{peer: "r", len: 1, flags: flagInline})
+		c.run()
+		p.end()
+		c.run()
+	}
+	if got := n.nic.longestChain(); got > 4 {
+		t.Errorf("%d processes share a bucket", got)
+	}
+	for i := range many {
+		r.recv(0, message{peer: "x", len: 1, flags: flagDoorbell | flagInline})
+		c.run()
+		r.wantRecv(t, 0, done, 1)
+		if got := r.region(true, 0)[0]; got != byte(i) {
+			t.Fatalf("the message of process %d comes where that of %d is expected", got, i)
+		}
+		r.clear(true, 0)
+	}
+}

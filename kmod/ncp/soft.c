@@ -126,9 +126,11 @@ static void driver_doorbell(void *host, uint64_t cookie, int result)
 
 static void nic_lost(void *host, uint16_t nic)
 {
-	struct soft_nic *n = host;
+	struct soft_nic *n = host, *other = soft_nic_of(n->soft, nic);
 
-	if (n->wire)
+	if (other)
+		n->lost |= 1ull << other->place;
+	else if (n->wire)
 		wire_restart(n->wire, soft_now(), nic);
 }
 
@@ -202,6 +204,39 @@ static void introduce(struct soft *s)
 				ncp_step(s->nics[a].ncp);
 		}
 	}
+}
+
+/*
+ * @n has removed @other from its NIC Table: @other removes it as well, and both add each
+ * other, as if they had just met.
+ */
+static void meet_again(struct soft_nic *n, struct soft_nic *other)
+{
+	struct ncp_driver_command remove = { .command = NCP_REMOVE_NIC, .nic = n->number };
+	struct ncp_driver_command add = { .command = NCP_ADD_NIC, .nic = n->number };
+
+	while (!ncp_post(other->ncp, &remove))
+		ncp_step(other->ncp);
+	while (ncp_knows_nic(other->ncp, n->number))
+		ncp_step(other->ncp);
+	soft_fifo_forget(&n->input, other->number);
+	soft_fifo_forget(&other->input, n->number);
+	n->lost &= ~(1ull << other->place);
+	other->lost &= ~(1ull << n->place);
+	while (!ncp_post(other->ncp, &add))
+		ncp_step(other->ncp);
+	add.nic = other->number;
+	while (!ncp_post(n->ncp, &add))
+		ncp_step(n->ncp);
+}
+
+static void find_lost(struct soft_nic *n)
+{
+	uint32_t k;
+
+	for (k = 0; n->lost && k < n->soft->count; k++)
+		if (n->lost >> k & 1)
+			meet_again(n, &n->soft->nics[k]);
 }
 
 static int create(struct soft *s, const struct soft_config *config)
@@ -417,6 +452,7 @@ static bool run_once(struct soft *s)
 			busy = true;
 		for (step = 0; step < BATCH && ncp_step(n->ncp); step += ncp_weight(n->ncp))
 			busy = true;
+		find_lost(n);
 	}
 	if (s->udp >= 0 && soft_udp_output(s))
 		busy = true;

@@ -9,7 +9,8 @@
 
 /*
  * The header of a frame in the FIFO; header and frame together begin at a multiple of 8. No
- * frame wraps: a size of 0 means that the rest up to the end is skipped.
+ * frame wraps: a size of 0 means that the rest up to the end is skipped. A frame from NIC 0
+ * was dropped.
  */
 struct unit {
 	uint32_t size;
@@ -24,16 +25,24 @@ static uint32_t footprint(uint32_t size)
 	return (sizeof(struct unit) + size + 7) & ~7u;
 }
 
+static struct unit *unit_at(struct soft_fifo *f, uint32_t at)
+{
+	return (struct unit *)(f->data + (at & (f->size - 1)));
+}
+
+/* Bytes of the frame at @at, or of the rest that is skipped. */
+static uint32_t length(struct soft_fifo *f, uint32_t at)
+{
+	uint32_t size = unit_at(f, at)->size;
+
+	return size ? footprint(size) : f->size - (at & (f->size - 1));
+}
+
 int soft_fifo_init(struct soft_fifo *f, uint32_t size)
 {
 	f->data = aligned_alloc(64, size);
 	f->size = size;
 	return f->data ? 0 : -ENOMEM;
-}
-
-static struct unit *unit_at(struct soft_fifo *f, uint32_t at)
-{
-	return (struct unit *)(f->data + (at & (f->size - 1)));
 }
 
 static void *fifo_reserve(struct soft_fifo *f, uint16_t from, uint32_t size)
@@ -71,14 +80,28 @@ static const void *fifo_peek(struct soft_fifo *f, uint16_t *nic, uint32_t *size)
 
 	while (f->head != f->tail) {
 		u = unit_at(f, f->head);
-		if (u->size) {
+		if (u->size && u->from) {
 			*nic = u->from;
 			*size = u->size;
 			return u + 1;
 		}
-		f->head += f->size - (f->head & (f->size - 1));
+		f->head += length(f, f->head);
 	}
 	return NULL;
+}
+
+/* Drops the frames of a NIC. */
+void soft_fifo_forget(struct soft_fifo *f, uint16_t from)
+{
+	uint32_t at = f->head;
+
+	while (at != f->tail) {
+		struct unit *u = unit_at(f, at);
+
+		if (u->size && u->from == from)
+			u->from = 0;
+		at += length(f, at);
+	}
 }
 
 static void fifo_consume(struct soft_fifo *f)

@@ -54,6 +54,7 @@ struct soft_nic {
 	struct ncp *ncp;
 	struct wire *wire;
 	struct soft_fifo input;	/* from NICs of this host */
+	uint64_t lost;	/* bits: NICs of this host, by place, that it has removed */
 	bool	 from_wire;	/* the frame peeked is the wire's */
 	bool	 wire_next;	/* the wire is next */
 };
@@ -110,6 +111,7 @@ void soft_memory_free(struct soft_process *p);
 
 /* soft_fifo.c */
 int soft_fifo_init(struct soft_fifo *f, uint32_t size);
+void soft_fifo_forget(struct soft_fifo *f, uint16_t from);
 void *soft_tx_reserve(void *host, uint16_t nic, uint32_t size);
 void soft_tx_commit(void *host, uint16_t nic, uint32_t size);
 const void *soft_rx_peek(void *host, uint16_t *nic, uint32_t *size);

@@ -326,7 +326,7 @@ int soft_untranslate(struct soft_process *p, uint32_t handle)
 		map = drop(p, m);
 	soft_unlock(p->nic->soft);
 	unmap(map);
-	return m ? 0 : -EINVAL;
+	return m ? 0 : -ENOENT;
 }
 
 void soft_memory_free(struct soft_process *p)

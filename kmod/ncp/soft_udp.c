@@ -86,7 +86,7 @@ int soft_udp_create(struct soft *s, const struct soft_config *config)
 {
 	struct wire_config w = {
 		.frame = config->limits.packet_size + sizeof(struct ncp_frame),
-		.links = config->limits.nics,
+		.links = config->limits.nics - config->nics + 1, /* the NIC Table has the host's own, too */
 		.dead_ns = config->dead_ns,
 	};
 	uint32_t k;

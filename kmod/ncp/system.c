@@ -209,7 +209,7 @@ static bool new_group_ack(struct ncp *ncp, struct ncp_nic *nic, const u8 *at)
 	u32 serial = get32(&at);
 	u16 result = get16(&at);
 
-	if (result && !is_full(result))
+	if (result && result != QNIX_DB_INVALID && !is_full(result))
 		return false;
 	if (!m || m->serial != serial)
 		return late(ncp);

@@ -31,25 +31,21 @@ static enum ncp_sent give_up(struct ncp_send *s, u32 result)
 
 /*
  * Begins a packet whose descriptors are too many for one step. The bytes of it in @frame go
- * to a buffer, one for each process, and later steps add the rest.
+ * to a buffer, one for each process, and later steps add the rest. Returns false without
+ * memory.
  */
-static enum ncp_sent begin_gather(struct ncp_send *s, const struct ncp_map *before,
-				  const u8 *bytes, u32 moved)
+static bool begin_gather(struct ncp_send *s, const u8 *bytes, u32 moved)
 {
 	struct ncp_process *p = s->process;
 
-	if (p->gathering) {
-		s->map = *before;
-		return NCP_SENT_FULL;
-	}
 	if (!p->gather)
 		p->gather = ncp_alloc(p->ncp, p->ncp->limits.packet_size);
 	if (!p->gather)
-		return give_up(s, QNIX_DB_NO_MEMORY);
+		return false;
 	memcpy(p->gather, bytes, moved);
 	p->gathering = s;
 	p->gathered = moved;
-	return NCP_SENT_PART;
+	return true;
 }
 
 static enum ncp_sent gather(struct ncp_send *s, u32 n)
@@ -84,6 +80,7 @@ static enum ncp_sent to_network(struct ncp_send *s, u32 n)
 	struct ncp *ncp = p->ncp;
 	struct ncp_frame *frame;
 	enum ncp_moved result;
+	bool busy, gathers;
 	u32 moved = 0;
 
 	if (p->gathering == s)
@@ -98,10 +95,17 @@ static enum ncp_sent to_network(struct ncp_send *s, u32 n)
 		ncp->ops->tx_commit(ncp->host, s->flow.peer->nic, sizeof(*frame) + n);
 		return NCP_SENT_MORE;
 	}
-	ncp->ops->tx_commit(ncp->host, s->flow.peer->nic, 0);
-	if (result == NCP_PAUSED)
-		return begin_gather(s, &before, (const u8 *)(frame + 1), moved);
-	return give_up(s, QNIX_DB_FAULT);
+	busy = p->gathering;
+	gathers = result == NCP_PAUSED && !busy && begin_gather(s, (const u8 *)(frame + 1), moved);
+	ncp->ops->tx_commit(ncp->host, s->flow.peer->nic, 0); /* the frame may be freed */
+	if (gathers)
+		return NCP_SENT_PART;
+	if (result != NCP_PAUSED)
+		return give_up(s, QNIX_DB_FAULT);
+	if (!busy)
+		return give_up(s, QNIX_DB_NO_MEMORY);
+	s->map = before;
+	return NCP_SENT_FULL;
 }
 
 /* Copies the bytes of a packet to another process of this NIC. */
@@ -313,6 +317,8 @@ bool ncp_tx(struct ncp *ncp)
 	bool did = ncp_flush(ncp);
 
 	did |= ncp_feed(ncp);
+	new_part(ncp);
+	did |= ncp_barrier_begin(ncp);
 	new_part(ncp);
 	did |= send_packet(ncp);
 	new_part(ncp);

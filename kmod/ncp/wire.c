@@ -252,7 +252,7 @@ static void tick_link(struct wire *w, struct wire_link *l, uint64_t now, bool st
 {
 	/* Datagrams that it sent while this host was stopped may wait in a queue. */
 	if (stopped)
-		l->received_at = wire_most(l->received_at, now - w->config.dead_ns / 2);
+		l->received_at = wire_most(l->received_at + w->config.dead_ns / 2, now) - w->config.dead_ns / 2;
 	if (wire_is_up(l))
 		wire_data_tick(w, l, now);
 	wire_arm(w, l);

@@ -97,7 +97,7 @@ func TestWrongRequestsGetTheirErrno(t *testing.T) {
 		{"translate nothing", abi.ReqTranslate, size(32), unix.EINVAL},
 		{"address 1", abi.ReqTranslate, abi.Bytes(&abi.Translate{Addr: 1, Len: 100, Access: 1, PoolIndex: abi.NoPool}), unix.EFAULT},
 		{"address wraps", abi.ReqTranslate, abi.Bytes(&abi.Translate{Addr: 1 << 63, Len: 1 << 63, Access: 1, PoolIndex: abi.NoPool}), unix.EINVAL},
-		{"untranslate nothing", abi.ReqUntranslate, size(8), unix.EINVAL},
+		{"untranslate nothing", abi.ReqUntranslate, size(8), unix.ENOENT},
 		{"join, no name", abi.ReqJoin, size(32), unix.EINVAL},
 		{"deregister", abi.ReqDeregister, nil, 0},
 		{"and again", abi.ReqRegister, with(func(*abi.Register) {}), 0},

@@ -37,7 +37,9 @@ func resultError(result int) error {
 	case abi.DBInvalid:
 		return unix.EINVAL
 	case abi.DBNoMemory:
-		return unix.ENOMEM
+		return unix.ENOSPC
+	case abi.DBGone:
+		return unix.ENOTCONN
 	case abi.DBUnknown:
 		return unix.ENOENT
 	}

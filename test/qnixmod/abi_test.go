@@ -298,9 +298,9 @@ func anonymous(size int) ([]byte, error) {
 	return unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 }
 
-// describe puts one descriptor into the Context Region.
-func (p *process) describe(receive bool, i int, d descriptor) {
-	*(*descriptor)(unsafe.Pointer(&p.region(receive, i)[0])) = d
+// describe puts descriptors into the Context Region.
+func (p *process) describe(receive bool, i int, ds ...descriptor) {
+	copy(unsafe.Slice((*descriptor)(unsafe.Pointer(&p.region(receive, i)[0])), len(ds)), ds)
 }
 
 func readFile(path string) (string, error) {

@@ -298,6 +298,46 @@ func TestLoadWithoutMemory(t *testing.T) {
 	checkNothingLeft(t)
 }
 
+// A NIC that can neither send nor keep a message for another one of this host, for want of memory, has a wrong view of
+// it: both forget each other, and meet again.
+func TestNICsOfAHostThatLostEachOtherMeetAgain(t *testing.T) {
+	load(t, "nics=2")
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	thread := fmt.Sprintf("/proc/self/task/%d/make-it-fail", unix.Gettid())
+	f, err := os.OpenFile(thread, os.O_WRONLY, 0)
+	if err != nil {
+		t.Skipf("needs a kernel with CONFIG_FAULT_INJECTION: \"make test-vm-debug\" has one: %v", err)
+	}
+	defer f.Close()
+	failAllocations(t)
+	set := func(file, value string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(value), 0); err != nil {
+			t.Error(err)
+		}
+	}
+	for file, value := range map[string]string{"task-filter": "Y", "times": "-1", "probability": "100"} {
+		set("/sys/kernel/debug/failslab/"+file, value)
+	}
+	t.Cleanup(func() { set("/sys/kernel/debug/failslab/probability", "0") })
+	for round := range 5 {
+		a, b := mustRegister(t, 0, small(fmt.Sprint("a", round))), mustRegister(t, 1, small(fmt.Sprint("b", round)))
+		checkShort(t, a, b, round)
+		checkShort(t, b, a, round)
+		if _, err := unix.Pwrite(int(f.Fd()), []byte("1"), 0); err != nil {
+			t.Fatal(err)
+		}
+		err := ioctl(a.fd, iocDeregister, nil) // the other NIC must learn of it
+		if _, err := unix.Pwrite(int(f.Fd()), []byte("0"), 0); err != nil {
+			t.Fatal(err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // insmodFailing has the load's n-th allocation fail; left are those that were still to be counted at its end.
 func insmodFailing(nth, params string, n int) (left int, err error) {
 	f, err := os.Open(os.Getenv(moduleFile))
