@@ -108,68 +108,14 @@ func (e *end) sameFiles(before []string) {
 	}
 }
 
-func checkCloseFrees(e *end) {
-	rounds := e.times(6, 3)
-	p := e.peer(roleRounds, rounds+2)
-	files := e.files()
-	var before holdings
-	for k := range rounds + 2 {
-		if k == 2 { // things that are made once are made by now
-			before = e.holdings()
-		}
-		ctx, err := e.query().Open(e.cfg.Attributes)
-		e.noErr("open", err)
-		e.ctx = ctx
-		a, b := e.self(), p.connectPeer()
-		a.swap(min(5000, e.caps.MaxMessage), 1, 1)
-		b.swaps(k)
-		p.sync()
-		if k%2 == 0 {
-			b.leave()
-			a.leave()
-		}
-		e.noErr("close", ctx.Close())
-		p.sync() // the peer has closed its context, too
+// frees checks that rounds leave nothing. The kernel joins neighbouring mappings, and to unmap one in the middle splits
+// them: a number that grows once is no leak, one that grows with each span of rounds is.
+func (e *end) frees(rounds int, round func()) {
+	e.Helper()
+	for range 2 { // things that are made once are made then
+		round()
 	}
-	e.unchanged(before, rounds)
-	e.sameFiles(files)
-	p.join()
-}
-
-// roleRounds opens, connects and closes, n times.
-var roleRounds = role("rounds", func(e *end) {
-	var n int
-	e.args(&n)
-	for k := range n {
-		ctx, err := e.query().Open(e.cfg.Attributes)
-		e.noErr("open", err)
-		e.ctx = ctx
-		c := e.parent.connectPeer()
-		c.swaps(k)
-		e.parent.sync()
-		e.noErr("close", ctx.Close())
-		e.parent.sync()
-	}
-})
-
-func checkDeathFrees(e *end) {
-	e.context()
-	const rounds, spans = 3, 4 // each round may wait for the dead time
-	round := func() {
-		p, c := e.pair(roleSurvivor, nil)
-		for r := range 3 {
-			p.sendNote("swap", r+1)
-			c.swaps(r + 1)
-		}
-		p.kill()
-		e.wantErr("receive from a peer that was killed", c.probeBroken(), driver.ErrBroken)
-		e.noErr("disconnect of a broken instance", c.i.Disconnect())
-		p.free()
-	}
-	round()
-	round()
-	// The kernel joins neighbouring mappings, and to unmap one in the middle splits them: a number that grows once is no
-	// leak, one that grows with each span of rounds is.
+	const spans = 4
 	for span := range spans {
 		before := e.holdings()
 		for range rounds {
@@ -185,6 +131,65 @@ func checkDeathFrees(e *end) {
 // moreMaps reports whether there are more mappings after n rounds, also after a while.
 func (e *end) moreMaps(before holdings, n int) bool {
 	return !e.within(min(time.Second, e.cfg.limit), func() bool { return e.holdings().maps < before.maps+n })
+}
+
+func checkCloseFrees(e *end) {
+	p := e.peer(roleRounds, nil)
+	files := e.files()
+	k := 0
+	e.frees(e.times(6, 3), func() {
+		p.sendNote("round", k)
+		ctx, err := e.query().Open(e.cfg.Attributes)
+		e.noErr("open", err)
+		e.ctx = ctx
+		a, b := e.self(), p.connectPeer()
+		a.swap(min(5000, e.caps.MaxMessage), 1, 1)
+		b.swaps(k)
+		p.sync()
+		if k%2 == 0 {
+			b.leave()
+			a.leave()
+		}
+		e.noErr("close", ctx.Close())
+		p.sync() // the peer has closed its context, too
+		k++
+	})
+	p.sendNote("round", -1)
+	e.sameFiles(files)
+	p.join()
+}
+
+// roleRounds opens, connects and closes, until there is no further round.
+var roleRounds = role("rounds", func(e *end) {
+	for {
+		var k int
+		if e.parent.recvNote("round", &k); k < 0 {
+			return
+		}
+		ctx, err := e.query().Open(e.cfg.Attributes)
+		e.noErr("open", err)
+		e.ctx = ctx
+		c := e.parent.connectPeer()
+		c.swaps(k)
+		e.parent.sync()
+		e.noErr("close", ctx.Close())
+		e.parent.sync()
+	}
+})
+
+func checkDeathFrees(e *end) {
+	e.context()
+	e.frees(3, func() { // each round may wait for the dead time
+		p, c := e.pair(roleSurvivor, nil)
+		for r := range 3 {
+			p.sendNote("swap", r+1)
+			c.swaps(r + 1)
+		}
+		p.kill()
+		e.wantErr("receive from a peer that was killed", c.probeBroken(), driver.ErrBroken)
+		e.noErr("disconnect of a broken instance", c.i.Disconnect())
+		p.free()
+	})
 }
 
 func checkSweep(e *end) {
