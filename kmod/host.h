@@ -6,7 +6,8 @@
  *	qnix_file.lock		one registration or de-registration of a file at a time
  *	qnix_nic.lock		the control program, and all that its operations touch
  *	qnix_fifo.lock		frames between NICs
- * One NIC's lock is never taken while another's is held: frames go through FIFOs.
+ * One NIC's lock is not taken while another's is held, since frames go through FIFOs, but
+ * for two NICs that meet again: there the one with the lower index is the outer.
  * None of them is taken by mmap or a page fault, since ioctls copy from and to
  * user memory with the first one held.
  */
@@ -115,7 +116,7 @@ struct qnix_nic {
 	void *spare;			/* memory for an allocation that fails, */
 	size_t spare_size;		/* of so many bytes */
 	void *garbage;			/* memory to be freed without the lock */
-	DECLARE_BITMAP(lost, QNIX_MAX_NICS);	/* NICs of this host that it has removed; the thread adds them */
+	DECLARE_BITMAP(lost, QNIX_MAX_NICS);	/* atomic: NICs of this host that were lost */
 	struct task_struct *creator;	/* makes a part of the NIC; it does not hold the lock */
 	u64 alarm;			/* when the thread wakes up by itself; U64_MAX: never */
 	bool from_wire;			/* the oldest frame is from the wire */

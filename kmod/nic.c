@@ -206,6 +206,11 @@ static bool qnix_thread_batch(struct qnix_nic *nic)
 	return left < QNIX_BUDGET;
 }
 
+static bool qnix_thread_has_chores(struct qnix_nic *nic)
+{
+	return READ_ONCE(nic->wanted) || !bitmap_empty(nic->lost, QNIX_MAX_NICS);
+}
+
 /* What may sleep, or needs other NICs, between batches. */
 static void qnix_thread_chores(struct qnix_nic *nic)
 {
@@ -260,10 +265,9 @@ static bool qnix_thread_poll(struct qnix_nic *nic, u64 window)
 	if (!qnix_thread_may_poll())
 		return false;
 	qnix_thread_notify(nic, false);
-	while (ktime_get_ns() < end && qnix_thread_may_poll()) {
+	while (ktime_get_ns() < end && qnix_thread_may_poll() && !qnix_thread_has_chores(nic)) {
 		if (spin_trylock(&nic->lock) && qnix_thread_batch(nic)) {
 			found = true;
-			qnix_thread_chores(nic);
 			end = ktime_get_ns() + window;
 		} else {
 			cpu_relax();
@@ -276,8 +280,7 @@ static bool qnix_thread_poll(struct qnix_nic *nic, u64 window)
 static bool qnix_thread_wanted(struct qnix_nic *nic)
 {
 	return test_bit(QNIX_NIC_WORK, &nic->state) || test_bit(QNIX_NIC_TIMER, &nic->state) ||
-	       READ_ONCE(nic->wanted) || !bitmap_empty(nic->lost, QNIX_MAX_NICS) ||
-	       kthread_should_stop();
+	       qnix_thread_has_chores(nic) || kthread_should_stop();
 }
 
 /* Sleeps until there is work, or the wire or a retry is due. */

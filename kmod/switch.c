@@ -184,15 +184,16 @@ static void qnix_meet_again(struct qnix_nic *nic, struct qnix_nic *other)
 
 	qnix_nic_lock(first);
 	spin_lock_nested(&second->lock, SINGLE_DEPTH_NESTING);
-	qnix_command_post(other, &remove, &wait);
-	qnix_command_finish(other, &wait);
-	qnix_fifo_forget(nic, other);
-	qnix_fifo_forget(other, nic);
-	clear_bit(other->index, nic->lost);
-	clear_bit(nic->index, other->lost);
-	qnix_command_post(other, &add, NULL);
-	add.nic = other->number;
-	qnix_command_post(nic, &add, NULL);
+	if (test_and_clear_bit(other->index, nic->lost)) { /* else the other NIC's thread has done it */
+		qnix_command_post(other, &remove, &wait);
+		qnix_command_finish(other, &wait);
+		qnix_fifo_forget(nic, other);
+		qnix_fifo_forget(other, nic);
+		clear_bit(nic->index, other->lost);
+		qnix_command_post(other, &add, NULL);
+		add.nic = other->number;
+		qnix_command_post(nic, &add, NULL);
+	}
 	spin_unlock(&second->lock);
 	qnix_nic_unlock(first);
 	/* What may be done without any lock alone. */
@@ -213,7 +214,7 @@ void qnix_nic_lost(void *host, u16 number)
 	wake_up(&nic->wakeup);
 }
 
-/* For the NIC's thread: NICs of this host find each other again; those of others do so over the wire. */
+/* For the NIC's thread: NICs of this host meet again; those of others do so over the wire. */
 void qnix_find_lost(struct qnix_nic *nic)
 {
 	unsigned int i;

@@ -4,11 +4,7 @@
 
 bool ncp_post(struct ncp *ncp, const struct ncp_driver_command *command)
 {
-	/*
-	 * Compare with the head that the driver knows, which is published every eighth
-	 * command.
-	 */
-	if (ncp->posted - ncp->reported >= NCP_DRIVER_COMMANDS)
+	if (ncp->posted - ncp->taken >= NCP_DRIVER_COMMANDS)
 		return false;
 	ncp->commands[ncp->posted++ % NCP_DRIVER_COMMANDS] = *command;
 	return true;
@@ -86,9 +82,6 @@ bool ncp_driver_command(struct ncp *ncp)
 		return false;
 	c = &ncp->commands[ncp->taken % NCP_DRIVER_COMMANDS];
 	execute(ncp, c);
-	c->command = NCP_NONE;
 	ncp->taken++;
-	if (ncp->taken % NCP_NOTIFY == 0)
-		ncp->reported = ncp->taken;
 	return true;
 }

@@ -289,12 +289,6 @@ void ncp_join_cancel(struct ncp_send *s)
 	}
 }
 
-/* Returns whether a process of this NIC has joined: others have acknowledged that. */
-static bool is_member(const struct ncp_member *m)
-{
-	return !m->peer->at && !ncp_wait_of(m->peer->process, m->group);
-}
-
 /*
  * @nic uses another size than the members here. Of processes that join at the same time,
  * the size of the lowest NIC holds; a member of this NIC that has joined stays. Returns
@@ -308,7 +302,8 @@ static bool yields(struct ncp *ncp, struct ncp_group *g, const struct ncp_nic *n
 	ncp_for_each(l, n, &g->members) {
 		struct ncp_member *m = ncp_entry(l, struct ncp_member, in_group);
 
-		if (m->peer->nic <= nic->id || is_member(m))
+		if (m->peer->nic <= nic->id ||
+		    (!m->peer->at && !ncp_wait_of(m->peer->process, g)))
 			return false;
 	}
 	/* Removing the last member frees the group. */
@@ -331,7 +326,6 @@ static bool yields(struct ncp *ncp, struct ncp_group *g, const struct ncp_nic *n
 bool ncp_new_group(struct ncp *ncp, struct ncp_nic *nic, struct ncp_peer *peer, const u8 *name,
 		   u32 size, u32 serial)
 {
-	struct ncp_link *l, *n;
 	struct ncp_group *g;
 	struct ncp_member *m;
 	u32 result;
@@ -342,16 +336,8 @@ bool ncp_new_group(struct ncp *ncp, struct ncp_nic *nic, struct ncp_peer *peer, 
 	if (g && ncp_member_of(peer, g))
 		return false;
 	if (g && g->size != size && !yields(ncp, g, nic)) {
-		/*
-		 * Of processes that join at the same time, the one with the other size learns of
-		 * this one's, and yields. The NICs of members have met later, and never will.
-		 */
-		ncp_for_each(l, n, &g->members) {
-			if (!is_member(ncp_entry(l, struct ncp_member, in_group)))
-				continue;
-			ncp_emit_new_group_ack(ncp, peer, name, serial, QNIX_DB_INVALID);
-			break;
-		}
+		/* Of two that join at once, one has yielded already when this arrives. */
+		ncp_emit_new_group_ack(ncp, peer, name, serial, QNIX_DB_INVALID);
 		return true;
 	}
 	m = member_add(ncp, name, size, peer, serial, &result);

@@ -81,8 +81,8 @@ func TestSizesThatDifferAtTheSameTime(t *testing.T) {
 	ps[2].wantSend(t, 0, done, 0)
 }
 
-// NICs that have not known each other have groups of one name and two sizes, and their members stay. A process that joins
-// one of them later is refused, and does not wait for ever.
+// NICs that have not known each other have groups of one name and two sizes, and their members stay. Whoever joins is
+// refused, and does not wait for ever.
 func TestJoinAfterNICsWithTwoSizesHaveMet(t *testing.T) {
 	c, ps := crowd(t, 2, 4, false)
 	c.cut(c.nodes[0], c.nodes[1])
@@ -99,6 +99,23 @@ func TestJoinAfterNICsWithTwoSizesHaveMet(t *testing.T) {
 	ps[2].join(0, "g", 2)
 	c.run()
 	ps[2].wantSend(t, 0, invalid, 0)
+}
+
+// The same where the process with the lower number still waits for others.
+func TestJoinWhereAWaitingOneHasAnotherSize(t *testing.T) {
+	c, ps := crowd(t, 2, 4, false)
+	c.cut(c.nodes[0], c.nodes[1])
+	ps[0].join(0, "g", 3)
+	ps[1].join(0, "g", 2)
+	ps[3].join(0, "g", 2)
+	c.run()
+	c.mend(c.nodes[0], c.nodes[1])
+	ps[0].wantSend(t, 0, free, 0)
+	ps[3].post(cmdLeaveGroup, 1, 0, "g")
+	ps[3].clear(false, 0)
+	ps[3].join(0, "g", 2)
+	c.run()
+	ps[3].wantSend(t, 0, invalid, 0)
 }
 
 func TestLeave(t *testing.T) {

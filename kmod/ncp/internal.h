@@ -11,7 +11,6 @@
 #include "ncp.h"
 #include "siphash.h"
 
-#define NCP_DRIVER_COMMANDS	64	/* entries of the Driver Command Queue */
 #define NCP_NOTIFY		8	/* the head is reported after so many commands */
 #define NCP_POLLS		1024	/* empty polls of a Command Queue until its process must ring */
 #define NCP_FLUSH		8	/* waiting system messages sent in one step */
@@ -342,7 +341,7 @@ struct ncp {
 	struct qnix_statistics stat;
 
 	struct ncp_driver_command *commands;
-	u32 posted, taken, reported;
+	u32 posted, taken;
 
 	struct ncp_process **processes;	/* NIC Process Table */
 	u16 *generations;

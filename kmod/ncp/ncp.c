@@ -233,11 +233,6 @@ void ncp_pid(struct ncp *ncp, u16 index, u16 *pid, u16 *generation)
 	*generation = index < ncp->limits.processes ? ncp->generations[index] : 0;
 }
 
-bool ncp_knows_nic(struct ncp *ncp, u16 nic)
-{
-	return ncp_nic_of(ncp, nic);
-}
-
 bool ncp_knows(struct ncp *ncp, u16 nic, u16 pid, u16 generation)
 {
 	return ncp_peer_of(ncp, nic, pid, generation);

@@ -126,13 +126,14 @@ void ncp_destroy(struct ncp *ncp);
 
 /* ---- Driver Command Queue ---- */
 
+#define NCP_DRIVER_COMMANDS	64	/* entries; a step reads one at least */
+
 enum {
-	NCP_NONE,
 	/*
 	 * Uses all fields; the group may be empty. After a failure other than
 	 * QNIX_DB_CANCELED the NIC does not access the process any more.
 	 */
-	NCP_NEW_PROCESS,
+	NCP_NEW_PROCESS = 1,
 	NCP_DELETE_PROCESS,	/* @index. Afterwards the NIC does not access the process any more */
 	NCP_JOIN_GROUP,		/* @index, @group, @size: what QNIX_IOC_JOIN asks for */
 	NCP_LEAVE_GROUP,	/* @index, @group */
@@ -169,8 +170,6 @@ bool ncp_post(struct ncp *ncp, const struct ncp_driver_command *command);
 
 /* Returns the id and generation of a process, once the NIC has read its NCP_NEW_PROCESS. */
 void ncp_pid(struct ncp *ncp, uint16_t index, uint16_t *pid, uint16_t *generation);
-/* Returns whether the NIC Table has @nic. */
-bool ncp_knows_nic(struct ncp *ncp, uint16_t nic);
 /*
  * Returns whether the Name Table has a process of another NIC, until that NIC's
  * Delete_Process was read.
@@ -181,8 +180,8 @@ bool ncp_knows(struct ncp *ncp, uint16_t nic, uint16_t pid, uint16_t generation)
 
 /*
  * Runs driver commands, TX, driver commands, RX. Returns false if there is no work. Its
- * time is bounded: one packet, one command and one frame, each with a bounded number of
- * descriptors and bytes.
+ * time is bounded: one packet, one barrier, one command and one frame, each with a bounded
+ * number of descriptors and bytes.
  */
 bool ncp_step(struct ncp *ncp);
 

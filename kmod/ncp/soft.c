@@ -214,10 +214,11 @@ static void meet_again(struct soft_nic *n, struct soft_nic *other)
 {
 	struct ncp_driver_command remove = { .command = NCP_REMOVE_NIC, .nic = n->number };
 	struct ncp_driver_command add = { .command = NCP_ADD_NIC, .nic = n->number };
+	int k;
 
 	while (!ncp_post(other->ncp, &remove))
 		ncp_step(other->ncp);
-	while (ncp_knows_nic(other->ncp, n->number))
+	for (k = 0; k < NCP_DRIVER_COMMANDS; k++)
 		ncp_step(other->ncp);
 	soft_fifo_forget(&n->input, other->number);
 	soft_fifo_forget(&other->input, n->number);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * TX: one packet of one send operation, then one command of one process. Operations and
- * processes take turns.
+ * TX: one packet of one send operation, one barrier that was posted early, then one command
+ * of one process. Operations and processes take turns.
  */
 #include "internal.h"
 

@@ -175,7 +175,8 @@ func (p *Process) LeaveGroup(i int, group Name) error {
 }
 
 // Barrier rings the doorbell of Send Context i when all size processes of the group have posted a barrier, with Gone if
-// a member has died, with NoMemory if 16 barriers of this process are under way in the group.
+// a member has died, with NoMemory if 16 barriers of this process are under way in the group, or too many messages wait
+// for another NIC.
 func (p *Process) Barrier(i int, group Name, size int) error {
 	return p.groupCommand(abi.CmdBarrier, i, group, size)
 }
