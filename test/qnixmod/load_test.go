@@ -317,8 +317,9 @@ func TestNICsOfAHostThatLostEachOtherMeetAgain(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for file, value := range map[string]string{"task-filter": "Y", "times": "-1", "probability": "100"} {
-		set("/sys/kernel/debug/failslab/"+file, value)
+	// Last the probability: without the filter every process of the machine lacks memory.
+	for _, v := range [][2]string{{"task-filter", "Y"}, {"times", "-1"}, {"probability", "100"}} {
+		set("/sys/kernel/debug/failslab/"+v[0], v[1])
 	}
 	t.Cleanup(func() { set("/sys/kernel/debug/failslab/probability", "0") })
 	for round := range 5 {
