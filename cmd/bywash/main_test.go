@@ -99,10 +99,10 @@ func TestFailuresAreOneLineAndStatus1(t *testing.T) {
 func TestWhatShouldWorkIsStatus0(t *testing.T) {
 	dir := t.TempDir()
 	for _, args := range []string{
-		"", "--help", "help", "help perf", "perf -d sock-udp -t lat,bw -s 0 -n 100", "--version", "version", "info", "info --json", "perf --help", "stat", "stat --json", "doctor --help", "run --help", "run -n 3 true", "run -n 2 --explain --tag-output true -n 5",
+		"", "--help", "help", "help perf", "perf -d sock-udp -t lat,bw -s 0 -n 100 --warmup 5ms", "--version", "version", "info", "info --json", "perf --help", "stat", "stat --json", "doctor --help", "run --help", "run -n 3 true", "run -n 2 --explain --tag-output true -n 5",
 		"completion bash", "completion zsh", "completion fish", "man --dir " + dir + "/man/man1",
-		"perf -d sock-unix -t lat -s 8 -n 100", "perf -d shm,sock-unix --option path=ring --option ends=both -t bw -s 1M -n 10", "perf -d sock-unix,sock-tcp -t lat,bw -s 8:16 -n 100 --csv --plot " + dir + "/x.html",
-		"perf -d session --rails shm -t multi-pair,all-to-all -s 8:16 -n 20 --plot " + dir + "/y.svg", "perf -d session --rails shm -t all-to-all --ranks 3 -n 20 --json",
+		"perf -d sock-unix -t lat -s 8 -n 100 --warmup 5ms", "perf -d shm,sock-unix --option path=ring --option ends=both -t bw -s 1M -n 10 --warmup 5ms", "perf -d sock-unix,sock-tcp -t lat,bw -s 8:16 -n 100 --warmup 5ms --csv --plot " + dir + "/x.html",
+		"perf -d session --rails shm -t multi-pair,all-to-all -s 8:16 -n 20 --warmup 5ms --plot " + dir + "/y.svg", "perf -d session --rails shm -t all-to-all --ranks 3 -n 20 --warmup 5ms --json",
 	} {
 		if code, _, stderr := status(t, bywash(strings.Fields(args)...)); code != 0 || stderr != "" {
 			t.Errorf("bywash %s: status %d, stderr %q", args, code, stderr)

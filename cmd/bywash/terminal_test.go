@@ -88,7 +88,7 @@ func onTerminal(t *testing.T, cmd *exec.Cmd) (shown string) {
 
 // The bar of perf erases neither its results nor its messages.
 func TestBarErasesNothingElse(t *testing.T) {
-	perf := []string{"perf", "-d", "sock-unix", "-t", "lat,put-lat,bw", "-s", "8", "--duration", "900ms"} // the bar is drawn several times
+	perf := []string{"perf", "-d", "sock-unix", "-t", "lat,put-lat,bw", "-s", "8", "--duration", "450ms"} // the bar is drawn every 400 ms
 	for _, format := range []string{"--csv", "--json"} {
 		shown := onTerminal(t, bywash(append(perf, format)...))
 		var results bytes.Buffer

@@ -50,11 +50,18 @@ func crossLossyLink(t *testing.T) {
 	}
 }
 
-const (
-	smallMessages = 2000
-	largeMessages = 8 // each way; each loses some five packets, and a timeout or two
-	largeSize     = 256 << 10
-)
+// Each way. A large message loses some five packets, and a timeout or two.
+var smallMessages, largeMessages = times(2000), times(8)
+
+const largeSize = 256 << 10
+
+// times is how often something is done of the n times that it is done when all is wanted.
+func times(n int) int {
+	if machines.Whole() {
+		return n
+	}
+	return n / 4
+}
 
 // smallSize is the length of the kth message: most are short, as most are, some
 // fill a buffer of 4096 bytes.
@@ -204,11 +211,11 @@ func sendLarge(w *wire, i driver.Instance) error {
 }
 
 // Memory of machine 1 for one-sided access: a counter, then pieces.
+var pieces, additions = times(64), times(500)
+
 const (
-	pieces    = 64
 	pieceSize = 16 << 10
 	piecesAt  = 64
-	additions = 500
 )
 
 func accessMemory(t *testing.T, w *wire, c driver.Context, i driver.Instance) {
@@ -222,7 +229,7 @@ func accessMemory(t *testing.T, w *wire, c driver.Context, i driver.Instance) {
 		for k := range pieces {
 			noErr(t, "memory that was put", verify(b[piecesAt+k*pieceSize:][:pieceSize], uint64(k)))
 		}
-		if got := binary.NativeEndian.Uint64(b); got != additions {
+		if got := binary.NativeEndian.Uint64(b); got != uint64(additions) {
 			t.Error(integrity.Errorf("%d additions of 1 give %d: some were lost or repeated", additions, got))
 		}
 		noErr(t, "deregister", until("deregister", func() (bool, error) { return posted(r.Deregister()) }))
@@ -246,7 +253,7 @@ func accessMemory(t *testing.T, w *wire, c driver.Context, i driver.Instance) {
 	each(t, "add", one, additions, one.AtomicPost, func(_ int, op *driver.Op) {
 		*op = driver.Op{Remote: remote, Atomic: driver.Add, Size: 8, Operand: 1, Fetch: true}
 	}, func(_ int, op *driver.Op) {
-		if op.Result >= additions || seen[op.Result] {
+		if op.Result >= uint64(additions) || seen[op.Result] {
 			t.Fatalf("an addition returns %d, which is impossible or came before", op.Result)
 		}
 		seen[op.Result] = true

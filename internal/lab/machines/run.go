@@ -33,13 +33,16 @@ type Pair struct {
 	Run      string        // pattern of the tests to run in both
 }
 
-// envWhole set to 1 is the caller's wish for every check on both tracks, which takes twice as long.
+// envWhole set to 1 is the caller's wish for everything, which takes three times as long.
 const envWhole = "BYWASH_MACHINES_WHOLE"
 
-// OnTrack returns those of the checks that run on track number n, 0 or 1: every other one, or all with envWhole.
+// Whole reports whether the caller wants every case and all repetitions.
+func Whole() bool { return os.Getenv(envWhole) == "1" }
+
+// OnTrack returns those of the checks that run on track number n, 0 or 1: every other one, or all if [Whole].
 func OnTrack(checks []string, n int) (some []string) {
 	for k, c := range checks {
-		if os.Getenv(envWhole) == "1" || k%2 == n%2 {
+		if Whole() || k%2 == n%2 {
 			some = append(some, c)
 		}
 	}
