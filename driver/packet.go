@@ -182,6 +182,18 @@ func (c *Cursor) Seek(off int) {
 	}
 }
 
+// Skip moves past n bytes, or to the end. A cursor that always skips costs one step a segment over the whole packet; one
+// that seeks walks from the start each time.
+func (c *Cursor) Skip(n int) {
+	for n > 0 {
+		s := c.Next(n)
+		if len(s) == 0 {
+			return
+		}
+		n -= len(s)
+	}
+}
+
 // Gather copies from the packet's memory to dst and returns how much: less
 // than len(dst) at the end only.
 func (c *Cursor) Gather(dst []byte) int {

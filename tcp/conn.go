@@ -276,7 +276,7 @@ func (i *conn) OnClose(before kit.State) {
 		i.closeSockets()
 		return
 	}
-	i.deadline = time.Now().Add(min(c.opts.deadTime, closeTime))
+	i.deadline = time.Now().Add(c.opts.deadTime)
 	c.closing = append(c.closing, i)
 	c.wakeKeepAlive()
 }
@@ -304,9 +304,6 @@ func (i *conn) closeSockets() {
 	i.tx.unlock()
 	i.rx.unlock()
 }
-
-// closeTime is how long a peer has to receive what was sent before this side closed.
-const closeTime = 2 * time.Second
 
 // sentAll sends the rest, and reports whether the peer's kernel has everything, or the connection cannot send any more:
 // closing a socket with bytes that were not received would discard what was sent. The caller holds Mu.

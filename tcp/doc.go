@@ -44,8 +44,8 @@
 // nothing for a twelfth of the lesser dead time of both, and breaks the connection when it has received nothing for eleven
 // twelfths of its own, or somewhat more. A process that was stopped for at most four fifths of the dead time loses
 // nothing. Disconnect and Close send the frame bye and wait, in the keep-alive goroutine, until the peer's kernel has
-// everything, at most 2 s. A context that is closed in the middle of a long message that it sends breaks the connection,
-// because the rest of the message cannot follow.
+// everything, at most the dead time: what a peer has not made room for by then is lost. A context that is closed in the
+// middle of a long message that it sends breaks the connection, because the rest of the message cannot follow.
 //
 // # Options
 //

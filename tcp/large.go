@@ -105,9 +105,8 @@ const (
 type recvSlot struct {
 	posted
 	gen    uint64
-	length int    // bytes of the memory
-	total  int    // bytes of the message
-	at     uint64 // where the cursor is
+	length int // bytes of the memory
+	total  int // bytes of the message
 	rdv    [kit.RdvBytes]byte
 }
 
@@ -120,8 +119,8 @@ type sendSlot struct {
 // posted is the memory of the packet in a slot.
 type posted struct {
 	state  atomic.Uint32
-	buf    []byte // if it is in one piece
-	cursor driver.Cursor
+	buf    []byte        // if it is in one piece
+	cursor driver.Cursor // else: at what is to be sent or received next
 }
 
 func (m *posted) set(p *driver.Packet) {

@@ -11,7 +11,7 @@ func (l *large) StartRecv(p *driver.Packet, n int) (slot int, err error) {
 	k := l.Receives.Free()
 	s := &l.in[k]
 	s.gen++
-	s.length, s.total, s.at = n, 0, 0
+	s.length, s.total = n, 0
 	s.set(p)
 	kit.PutRdv(&s.rdv, l.mine, s.tag(k), n)
 	p.RdvData = s.rdv[:]
@@ -80,16 +80,12 @@ func (l *large) target(budget int) (bufs [][]byte, asked int, whole bool) {
 		r.bufs[0] = s.buf[r.off : r.off+uint64(want)]
 		k, asked = 1, want
 	} else {
-		if s.at != r.off {
-			s.cursor.Seek(int(r.off))
-		}
 		c := s.cursor
 		for k < maxPieces-1 && asked < want {
 			r.bufs[k] = c.Next(want - asked)
 			asked += len(r.bufs[k])
 			k++
 		}
-		s.at = ^uint64(0) // the cursor is moved by what comes
 	}
 	if whole = uint64(asked) == left; whole {
 		r.bufs[k] = r.head[:]
@@ -106,6 +102,9 @@ func (l *large) came(n int, whole bool) bool {
 		if whole && uint64(n) > left {
 			r.got = n - int(left)
 			n = int(left)
+		}
+		if s := r.slot; s != nil && s.buf == nil {
+			s.cursor.Skip(n)
 		}
 		if r.off += uint64(n); r.off < r.t.bytes {
 			return true

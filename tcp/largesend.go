@@ -73,6 +73,9 @@ func (l *large) write() {
 			head := min(n, w.left)
 			w.left -= head
 			w.off += uint64(n - head)
+			if s := w.slot; s != nil && s.buf == nil {
+				s.cursor.Skip(n - head)
+			}
 		}
 		if s := w.slot; s != nil && w.left == 0 && w.off == s.t.bytes {
 			w.slot = nil
@@ -110,7 +113,6 @@ func (l *large) source(budget int) [][]byte {
 		return w.bufs[:k]
 	}
 	c := s.cursor
-	c.Seek(int(w.off))
 	for k < maxPieces && left > 0 {
 		w.bufs[k] = c.Next(left)
 		left -= len(w.bufs[k])

@@ -44,6 +44,9 @@ func (s *Connections[C]) TakeReady() *C {
 
 // Free finds a number for the next connection. One that was in use is not given again at once.
 func (s *Connections[C]) Free() (uint32, error) {
+	if s.next > 128 && s.next > 2*uint32(len(s.open)) {
+		s.next = 0
+	}
 	low := false
 	for range 2 * MaxInstances {
 		k := s.next

@@ -1,6 +1,8 @@
 package kit
 
 import (
+	"math/bits"
+	"os"
 	"sync"
 
 	"github.com/bywash/bywash/driver"
@@ -21,11 +23,7 @@ const (
 )
 
 func stagingClass(n int) int {
-	class := 12
-	for 1<<class < n {
-		class++
-	}
-	return class
+	return bits.Len(uint(max(n, os.Getpagesize()) - 1))
 }
 
 // Get returns n bytes, which are the caller's until Put.

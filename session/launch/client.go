@@ -213,7 +213,7 @@ func (c *Client) Fence(ctx context.Context) error {
 		if c.card == nil || !c.card.finished() || c.card.err != nil {
 			return fmt.Errorf("Fence called before Publish: %w", ErrInvalid)
 		}
-		if resumed = c.fence != nil; resumed {
+		if resumed = c.fence != nil && (!c.fence.finished() || c.fence.err == nil); resumed {
 			r = c.fence
 		}
 		c.fence = r

@@ -127,6 +127,8 @@ func (e *embedded) connect(ctx context.Context, addr string) (err error) {
 	if err != nil {
 		return withoutLoopback(addr, err)
 	}
+	setUserTimeout(conn)
+	conn.SetDeadline(time.Now().Add(handshakeTime))
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer func() {
 		if !stop() && err == nil {
@@ -136,7 +138,6 @@ func (e *embedded) connect(ctx context.Context, addr string) (err error) {
 			conn.Close()
 		}
 	}()
-	conn.SetDeadline(time.Now().Add(handshakeTime))
 	frames, err := handshake.Dial(buffered(conn), e.key, &frameConfig, e.put())
 	if err != nil {
 		return launchError(err)

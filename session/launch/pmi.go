@@ -91,6 +91,7 @@ func openPMI(ctx context.Context, env environ) (*pmiConn, error) {
 		if err != nil {
 			return nil, err
 		}
+		setUserTimeout(c)
 		return &pmiConn{Conn: c}, nil
 	}
 	fd, err := number(env, envPMIFD, 0, 1<<20)

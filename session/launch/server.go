@@ -22,8 +22,10 @@ const (
 	writeTime     = 10 * time.Second
 )
 
-// keepAlive detects the death of a peer's host within ten seconds.
-var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: time.Second, Count: 5}
+// keepAlive, and setUserTimeout, detect the death of a peer's host within hostDeadTime.
+const hostDeadTime = 10 * time.Second
+
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: hostDeadTime / 2, Interval: time.Second, Count: 5}
 
 // Server is the rendezvous of an embedded job.
 type Server struct {
@@ -222,6 +224,7 @@ func (s *Server) accept() {
 			time.Sleep(5 * time.Millisecond) // the listener's queue holds connections that arrive meanwhile
 			continue
 		}
+		setUserTimeout(c)
 		s.handshakeSlots <- struct{}{} // waits for goroutines whose connections were closed to make room
 		s.mu.Lock()
 		if s.closed {

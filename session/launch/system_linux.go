@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"net"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -14,6 +15,22 @@ func inherit(fd int) error {
 	}
 	syscall.CloseOnExec(fd)
 	return nil
+}
+
+// setUserTimeout ends a connection whose bytes are not acknowledged for as long as keep-alive takes, which waits while there
+// are such bytes: for a quarter of an hour otherwise.
+func setUserTimeout(conn net.Conn) {
+	c, ok := conn.(syscall.Conn)
+	if !ok {
+		return
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(hostDeadTime.Milliseconds()))
+	})
 }
 
 // signalName returns the name of a signal, or "".

@@ -2,8 +2,13 @@
 
 package launch
 
-import "errors"
+import (
+	"errors"
+	"net"
+)
 
 func inherit(int) error { return errors.ErrUnsupported }
+
+func setUserTimeout(net.Conn) {}
 
 func signalName(int) string { return "" }
