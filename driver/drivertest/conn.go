@@ -190,6 +190,12 @@ func (c *conn) posted(p *driver.Packet) {
 func (c *conn) trySend(p *driver.Packet) error {
 	c.e.Helper()
 	c.takeRdv(p)
+	return c.tryReady(p)
+}
+
+// tryReady is trySend for a packet that has its rdv data.
+func (c *conn) tryReady(p *driver.Packet) error {
+	c.e.Helper()
 	var err error
 	c.e.until("send while busy", func() bool {
 		err = c.i.SendPost(p)

@@ -431,7 +431,8 @@ func checkDeathIsolated(e *end) {
 	ps[3].join()
 }
 
-// checkStopped stops a peer several times, each for less than the dead time: with BYWASH_SOAK ten times, for 0.8 of it.
+// checkStopped stops a peer several times, each for less than the dead time: with BYWASH_SOAK ten times, for 0.8 of it. The
+// last time, this side sends and disconnects meanwhile.
 func checkStopped(e *end) {
 	n, stops := e.times(200, 60), e.times(3, 2)
 	if e.large {
@@ -448,16 +449,40 @@ func checkStopped(e *end) {
 	}
 	for k := range n {
 		if k%(n/stops) == n/stops/2 {
-			p.signal(sigStop)
-			time.AfterFunc(stopTime, func() { _ = p.cmd.Process.Signal(sigCont) })
-			if e.cfg.Signal != nil {
-				time.AfterFunc(stopTime, func() { _ = e.cfg.Signal(p.cmd, p.pid, sigCont) })
-			}
+			p.pause(stopTime)
 		}
 		c.swap(c.size(), ofTest+uint64(k), ofPeer+uint64(k))
 	}
+	var last [lastMessages]*driver.Packet
+	for k := range last {
+		last[k] = packet(make([]byte, c.size()))
+		fill(last[k].IOV[0], ofTest+uint64(k))
+		c.takeRdv(last[k])
+	}
+	p.sync()
+	p.pause(stopTime)
+	for _, q := range last {
+		e.noErr("send to a stopped peer", c.tryReady(q))
+	}
+	for _, q := range last {
+		c.endSend(q)
+	}
+	c.leave()
 	p.sync()
 	p.join()
+}
+
+// lastMessages is how many are sent to a stopped peer before the end.
+const lastMessages = 3
+
+// pause stops the process for some time.
+func (p *peer) pause(d time.Duration) {
+	p.e.Helper()
+	p.signal(sigStop)
+	time.AfterFunc(d, func() { _ = p.cmd.Process.Signal(sigCont) })
+	if f := p.e.cfg.Signal; f != nil {
+		time.AfterFunc(d, func() { _ = f(p.cmd, p.pid, sigCont) })
+	}
 }
 
 var roleStopped = role("stopped", func(e *end) {
@@ -467,5 +492,23 @@ var roleStopped = role("stopped", func(e *end) {
 	for k := range n {
 		c.swap(c.size(), ofPeer+uint64(k), ofTest+uint64(k))
 	}
+	var last [lastMessages]*driver.Packet
+	for k := range last {
+		last[k] = packet(make([]byte, c.size()))
+		c.postRecv(last[k])
+	}
+	e.parent.sync()
+	for k, q := range last {
+		c.endRecv(q)
+		if err := verify(q.IOV[0][:q.N], ofTest+uint64(k)); err != nil || q.N != c.size() {
+			e.Fatalf("message %d, sent before the peer disconnected while this process was stopped: %d bytes, %v", k, q.N, err)
+		}
+	}
+	q := packet(make([]byte, c.size()))
+	err := c.i.RecvPost(q)
+	if err == nil {
+		err = c.recvErr(q)
+	}
+	e.wantErr("receive after the peer has disconnected", err, driver.ErrClosed)
 	e.parent.sync()
 })
