@@ -212,6 +212,27 @@ func TestCallGivenUpInEveryStateLeavesNothing(t *testing.T) {
 	})
 }
 
+// A call to a peer that does not answer fails after the dead time, however many others begin and are given up meanwhile.
+func TestCallsGivenUpDoNotRenewTheDeadTime(t *testing.T) {
+	w := faultless()
+	w.cutTo = never
+	s := newSim(t, 1, w)
+	s.addHost(Config{DeadTime: time.Second})
+	s.addHost(Config{DeadTime: time.Second})
+	x, _ := s.connect(0, 1)
+	begin := s.now
+	for x.err == nil && s.now < begin+3e9 {
+		a, b := s.connect(0, 1)
+		s.pass(3e8)
+		a.close(true)
+		b.close(true)
+	}
+	x.wantErr(errBroken)
+	if s.now > begin+15e8 {
+		s.fail("the call failed after %v, the dead time is 1s", time.Duration(s.now-begin))
+	}
+}
+
 // An endpoint with another secret gets no connection, nor does another endpoint at the address; the error names the
 // reason.
 func TestConnectingReportsWhyItFails(t *testing.T) {

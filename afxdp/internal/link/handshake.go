@@ -79,8 +79,9 @@ func (e *Endpoint) uncall(c *Conn) {
 		return
 	}
 	is := func(x *Conn) bool { return x == c }
+	first := len(k.dial) > 0 && k.dial[0] == c
 	k.dial, k.listen = slices.DeleteFunc(k.dial, is), slices.DeleteFunc(k.listen, is)
-	if len(k.dial) > 0 {
+	if first && len(k.dial) > 0 { // the dead time of the next one begins
 		k.dial[0].lastReceived = e.now
 		k.dial[0].soon(e.now)
 	}

@@ -128,6 +128,27 @@ func packet(c *Conn, n int, change func(h *header, b []byte)) []byte {
 	return b
 }
 
+// A data packet that fills its frame has no room to tell what has arrived behind a gap: that goes in a packet of its own.
+func TestFullPacketsDoNotHideAGap(t *testing.T) {
+	e, p, c, _, _ := victim(t, false)
+	f, _ := p.Get()
+	c.Post(e.now, f, c.MaxFragment(), false)
+	b := packet(c, HeaderSize+10, func(_ *header, b []byte) { le.PutUint64(b[48:], c.cum+1) })
+	e.Input(e.now, []byte("address"), Frame{Data: b})
+	p.keep = true
+	e.Flush(e.now)
+	var kinds []kind
+	for _, b := range p.sent {
+		var h header
+		parseHeader(b, &h)
+		kinds = append(kinds, h.kind)
+		if h.words > 0 {
+			return
+		}
+	}
+	t.Errorf("packets of kinds %v were sent, none of which has the bitmap", kinds)
+}
+
 // Copies of a genuine packet, which anybody on the path can send, do not stand for a peer that is silent.
 func TestRepeatedPacketsAreNoSignOfLife(t *testing.T) {
 	e, p, c, _, _ := victimOf(t, Config{DeadTime: time.Second})

@@ -319,8 +319,8 @@ func (c *Conn) sendBare(k kind, flags uint8, seq uint64) bool {
 	return sent
 }
 
-// emit completes a packet of n bytes and sends it. A long packet has no bitmap: an acknowledgement that needs one is
-// sent in a packet of its own.
+// emit completes a packet of n bytes and sends it. It has as much of the bitmap as fits: an acknowledgement that needs one,
+// beside packets without room for any, is sent in a packet of its own.
 func (c *Conn) emit(f Frame, n int, h *header) bool {
 	e := c.e
 	h.conn, h.pn, h.stamp = c.peer, c.pn+1, uint32(e.now>>10)
@@ -329,7 +329,7 @@ func (c *Conn) emit(f Frame, n int, h *header) bool {
 	if h.flags&flagPart != 0 {
 		most = min(most, partPacket)
 	}
-	complete := n <= most || h.words == 0
+	wanted := h.words
 	for n+8*int(h.words)+c.overhead() > most && h.words > 0 {
 		h.words--
 	}
@@ -351,7 +351,7 @@ func (c *Conn) emit(f Frame, n int, h *header) bool {
 		return false
 	}
 	e.stats.sent++
-	if complete {
+	if h.words > 0 || wanted == 0 {
 		c.answered()
 	}
 	return true
