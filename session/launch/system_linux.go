@@ -17,8 +17,8 @@ func inherit(fd int) error {
 	return nil
 }
 
-// setUserTimeout ends a connection whose bytes are not acknowledged for as long as keep-alive takes, which waits while there
-// are such bytes: for a quarter of an hour otherwise.
+// setUserTimeout lets the kernel end a connection when bytes that it has sent are not acknowledged for hostDeadTime. The
+// default is a quarter of an hour, and keep-alive does not probe while there are such bytes.
 func setUserTimeout(conn net.Conn) {
 	c, ok := conn.(syscall.Conn)
 	if !ok {

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What is sent to a host that has just died ends the connection as soon as keep-alive would, on both sides.
+// Keep-alive does not probe a connection with unacknowledged bytes: both ends set TCP_USER_TIMEOUT, so that the death of the
+// other host is noticed nevertheless.
 func TestUnacknowledgedBytesEndTheConnection(t *testing.T) {
 	s := newServer(t, 1)
 	j := join(t, s, 0)
