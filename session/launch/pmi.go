@@ -79,7 +79,7 @@ var pmiTaken atomic.Bool
 
 func openPMI(ctx context.Context, env environ) (*pmiConn, error) {
 	if !pmiTaken.CompareAndSwap(false, true) {
-		return nil, fmt.Errorf("this process has joined before: %w", ErrInvalid)
+		return nil, fmt.Errorf("this process has joined, or failed to join, before: %w", ErrInvalid)
 	}
 	if env(envPMIFD) == "" {
 		addr := env(envPMIPort)

@@ -26,7 +26,7 @@ var pmixTaken atomic.Bool
 
 func findPMIx(ctx context.Context, _ environ) (*Client, error) {
 	if !pmixTaken.CompareAndSwap(false, true) {
-		return nil, fmt.Errorf("this process has joined before: %w", ErrInvalid)
+		return nil, fmt.Errorf("this process has joined, or failed to join, before: %w", ErrInvalid)
 	}
 	type place struct {
 		rank, size, local int

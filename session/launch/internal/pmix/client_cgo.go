@@ -36,7 +36,7 @@ func fault(call string, status C.int) error {
 
 // Init joins the namespace that the environment names, and returns this process's rank, the number of ranks, and how
 // many of them the server has on this host (0: unknown). It fails without libpmix, or where no PMIx server started
-// this process.
+// this process. From then on the loss of the server is noticed, see WaitLost.
 func Init() (rank, size, local int, err error) {
 	if err := load(); err != nil {
 		return 0, 0, 0, err

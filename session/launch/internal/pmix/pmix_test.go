@@ -21,12 +21,17 @@ func headers(t *testing.T) string {
 	return ""
 }
 
-func TestDeclarationsAreThoseOfTheHeaders(t *testing.T) {
+func compiler(t *testing.T) string {
+	t.Helper()
 	cc, err := exec.LookPath("cc")
 	if err != nil {
 		t.Skip("needs a C compiler (Debian: gcc)")
 	}
-	dir := headers(t)
+	return cc
+}
+
+func TestDeclarationsAreThoseOfTheHeaders(t *testing.T) {
+	cc, dir := compiler(t), headers(t)
 	out, err := exec.Command(cc, "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-isystem", dir, "testdata/check.c").CombinedOutput()
 	if err != nil {
 		t.Errorf("abi.h and pmix.h differ: %v\n%s", err, out)

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,20 +116,30 @@ static void on_event(size_t id, int status, const struct bw_pmix_proc *source, s
 		done(BW_PMIX_EVENT_DONE, NULL, 0, NULL, NULL, data);
 }
 
-static void on_registered(int status, size_t id, void *data)
+static void on_registered(int status, size_t id, void *registered)
 {
+	/* A server that refuses is still noticed by a request, when it is gone. */
 	(void)status;
 	(void)id;
-	(void)data;
+	sem_post(registered);
+}
+
+/* Waits until the handler is in place: of a server that ends before, nothing would be heard. */
+static void register_handler(void)
+{
+	static int codes[] = { BW_PMIX_LOST_CONNECTION, BW_PMIX_LOST_SERVER };
+	static sem_t registered;
+
+	if (pipe2(events, O_CLOEXEC | O_NONBLOCK) < 0)
+		return;
+	sem_init(&registered, 0, 0);
+	lib.register_handler(codes, sizeof(codes) / sizeof(codes[0]), NULL, 0, on_event, on_registered, &registered);
+	while (sem_wait(&registered) < 0)
+		;
 }
 
 int bw_pmix_events(void)
 {
-	static int codes[] = { BW_PMIX_LOST_CONNECTION, BW_PMIX_LOST_SERVER };
-
-	if (pipe2(events, O_CLOEXEC | O_NONBLOCK) < 0)
-		return -errno;
-	lib.register_handler(codes, sizeof(codes) / sizeof(codes[0]), NULL, 0, on_event, on_registered, NULL);
 	return events[0];
 }
 
@@ -141,6 +152,7 @@ int bw_pmix_init(uint32_t *rank, uint32_t *size, uint32_t *local)
 	if (r < 0)
 		return r;
 	*rank = me.rank;
+	register_handler();
 	r = get_value(BW_PMIX_RANK_WILDCARD, BW_PMIX_JOB_SIZE, 0, BW_PMIX_UINT32, &value);
 	if (r < 0) {
 		lib.finalize(NULL, 0);

@@ -14,7 +14,7 @@ int bw_pmix_put(const char *key, void *bytes, size_t size);
 int bw_pmix_fence(void);
 /* The bytes are malloc'ed: the caller frees them. */
 int bw_pmix_get(uint32_t rank, const char *key, int timeout, void **bytes, size_t *size);
-/* The end of a pipe that does not block: an int comes out, the status of a lost connection or 0 after finalize. */
+/* The end of a pipe that does not block, or -1: an int comes out, the status of a lost connection or 0 after finalize. */
 int bw_pmix_events(void);
 int bw_pmix_abort(int code, const char *why);
 int bw_pmix_finalize(void);
