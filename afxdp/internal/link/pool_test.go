@@ -86,3 +86,34 @@ func TestConnectionsHaveTheirShareWhateverOthersHold(t *testing.T) {
 		s.finish()
 	})
 }
+
+// A handler that releases frames at the end of messages gets messages that take more fragments than the first credit,
+// also after a pause.
+func TestMessagesLongerThanTheShareArrive(t *testing.T) {
+	const longest = 8 << 10
+	seedsOf(t, 50, func(t *testing.T, seed uint64) {
+		w := faultless()
+		w.mtu, w.idle = MinMTU, 20_000
+		if seed%2 == 0 {
+			w.loss, w.reorder, w.late = 0.05, 0.05, 50_000
+		}
+		s := newSim(t, seed, w)
+		s.addHost(Config{DeadTime: time.Second})
+		s.addHost(Config{DeadTime: time.Second})
+		x, y := s.connect(0, 1)
+		x.atEnd = true
+		for _, pause := range []Time{1e6, 10e6, 200e6} {
+			for range 3 {
+				y.load(2, 0, 400)
+				m := simMessage{s.rnd.Uint64(), longest}
+				y.out, x.expect = append(y.out, m), append(x.expect, m)
+				s.run(s.now+10e9, y.done)
+				s.pass(pause)
+			}
+		}
+		if x.err != nil || y.err != nil {
+			s.fail("%v, %v", x.err, y.err)
+		}
+		s.finish()
+	})
+}

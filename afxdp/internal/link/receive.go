@@ -8,6 +8,9 @@ import (
 const (
 	// minShare is the first and least credit of a peer in units, unless two of the longest packets take more.
 	minShare = 16
+	// messageShare is the credit up to which a share grows for a single message, whose frames the handler releases when
+	// it is complete: 8 KiB in packets of MinMTU are 41 fragments.
+	messageShare = 64
 	// ackDelay is how long an acknowledgement waits for a packet that can carry it.
 	ackDelay = Time(50 * time.Microsecond)
 	// ackEvery is the number of fragments after which an acknowledgement does not wait.
@@ -28,6 +31,7 @@ type receiver struct {
 	allowed  int        // the most by which granted may exceed consumed
 	reserved int        // frames of the pool that are reserved for the connection
 	out      int        // frames that the handler holds
+	partly   int        // of them, those of a message that is not complete
 	got      []Fragment // by seq: arrived, not delivered
 	bits     seqSet     // arrived; from cum on
 	partials []partial  // by seq; nil until a part arrives
@@ -141,6 +145,9 @@ func (c *Conn) deliver() {
 		c.cum++
 		if f.Data != nil {
 			c.out++
+			if c.partly++; !f.More {
+				c.partly = 0
+			}
 			c.e.handler.Deliver(c, f)
 		}
 	}
@@ -238,6 +245,13 @@ func (c *Conn) adapt() {
 	e := c.e
 	if c.freshAt == 0 {
 		c.freshAt = e.now
+	}
+	if c.arrived == c.granted && 2*c.partly > c.allowed && c.allowed < messageShare {
+		// Without more credit the message would never be complete. It may come out of what is kept for new connections.
+		grow := min(c.allowed, messageShare-c.allowed, e.pool.spare)
+		c.allowed += grow
+		c.reserved += grow
+		e.pool.spare -= grow
 	}
 	s := c.allowed
 	switch since := e.now - c.freshAt; {

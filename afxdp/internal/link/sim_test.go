@@ -152,6 +152,8 @@ type simConn struct {
 	gotMsgs int
 	held    []heldFrame
 	lazy    bool
+	whole   int  // as many of held are of complete messages
+	atEnd   bool // only they are released, and never fewer than four at a time
 
 	expectPlaced map[uint64]*simTransfer
 	placedDone   int      // at the receiver
@@ -449,7 +451,14 @@ func (h *simHost) wants() bool {
 
 func (x *simConn) work() {
 	s := x.h.s
-	for len(x.held) > 0 && !x.stuck && (!x.lazy || s.rnd.IntN(4) == 0) {
+	n := len(x.held)
+	if x.atEnd {
+		if n = x.whole; n < 4 {
+			n = 0
+		}
+		x.whole -= n
+	}
+	for ; n > 0 && !x.stuck && (!x.lazy || s.rnd.IntN(4) == 0); n-- {
 		x.c.Release(x.held[0].id)
 		x.held = x.held[1:]
 	}

@@ -156,6 +156,7 @@ func (h *simHost) Deliver(c *Conn, f Fragment) {
 	}
 	x.gotMsgs++
 	x.partial = x.partial[:0]
+	x.whole = len(x.held)
 }
 
 func (h *simHost) Place(c *Conn, p *Placement) {
