@@ -25,8 +25,9 @@ type conn struct {
 	toSelf bool
 
 	// The fields below belong to the engine.
-	lc    *link.Conn // nil on a connection to oneself
-	waits bool       // is in the NIC's backlog, or its copies
+	lc      *link.Conn // nil on a connection to oneself
+	waits   bool       // is in the NIC's backlog, or its copies
+	leaving bool       // closed, while the peer may not know yet
 
 	marked    atomic.Bool
 	nextDirty *conn
@@ -191,10 +192,13 @@ func (i *conn) ConnectWait(ctx context.Context) error {
 func (i *conn) OnClose(kit.State) {
 	c := i.ctx
 	n := c.nic
+	over := false
 	n.mustLock()
 	n.clock()
 	if i.lc != nil {
 		i.lc.Close(n.now, false)
+		over = i.lc.Over()
+		i.leaving = !over
 		n.next = 0
 		n.due.Store(0)
 	}
@@ -204,45 +208,32 @@ func (i *conn) OnClose(kit.State) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	c.Conns.Remove(i.Number(), i)
-	if i.route != nil {
-		c.leaving = append(c.leaving, i)
-		n.leaving.Add(1)
-		c.sweep()
+	if over {
+		c.dropRoute(i.route)
 	}
 }
 
-// sweepRoutes frees the routes of closed connections of all contexts. The queue goroutine calls it, because the program
-// may make no further calls.
-func (n *nic) sweepRoutes() {
-	if n.leaving.Load() == 0 {
+// Gone has a goroutine of a queue drop the route: that takes Mu, for which the lock's holder must not wait.
+func (c *share) Gone(lc *link.Conn) {
+	if i := lc.User.(*conn); i.leaving {
+		c.nic.gone = append(c.nic.gone, i)
+		c.nic.goneLen.Store(int32(len(c.nic.gone)))
+	}
+}
+
+// dropRoutes drops the routes of connections that are closed at both ends.
+func (n *nic) dropRoutes() {
+	if n.goneLen.Load() == 0 {
 		return
 	}
 	n.mustLock()
-	all := n.contexts
+	gone := n.gone
+	n.gone = nil
+	n.goneLen.Store(0)
 	n.unlock()
-	for _, c := range all {
-		if c != nil {
-			c.Mu.Lock()
-			c.sweep()
-			c.Mu.Unlock()
-		}
+	for _, i := range gone {
+		i.ctx.Mu.Lock()
+		i.ctx.dropRoute(i.route)
+		i.ctx.Mu.Unlock()
 	}
-}
-
-// sweep frees the routes of connections that are closed at both ends. The caller holds c.Mu.
-func (c *share) sweep() {
-	kept := c.leaving[:0]
-	for _, i := range c.leaving {
-		c.nic.mustLock()
-		over := i.lc == nil || i.lc.Over()
-		c.nic.unlock()
-		if over {
-			c.dropRoute(i.route)
-		} else {
-			kept = append(kept, i)
-		}
-	}
-	clear(c.leaving[len(kept):])
-	c.nic.leaving.Add(int32(len(kept) - len(c.leaving)))
-	c.leaving = kept
 }

@@ -28,10 +28,9 @@ type share struct {
 	end    *link.Endpoint
 	routes []*route // by link.Route
 
-	leaving []*conn // closed here, while the peer may not know yet; guarded by Mu
-	live    context.Context
-	stop    context.CancelFunc
-	tasks   sync.WaitGroup
+	live  context.Context
+	stop  context.CancelFunc
+	tasks sync.WaitGroup
 }
 
 // smallContext adds the methods of the small track to a context.
@@ -126,7 +125,6 @@ func (c *share) Dial(num uint32, url string, peer driver.URL) (*conn, error) {
 	if why := to.apart(c.addr); why != "" {
 		return nil, fmt.Errorf("%w: %s", driver.ErrInvalid, why)
 	}
-	c.sweep()
 	i, err := c.newConn(num, url)
 	if err != nil {
 		return nil, err
@@ -145,7 +143,7 @@ func (c *share) Dial(num uint32, url string, peer driver.URL) (*conn, error) {
 		c.nic.clock()
 		i.lc, err = call(c.nic.now, r, peer.Incarnation, i.api.hello(), i)
 		c.nic.next = 0     // tick the new connection at once
-		c.nic.due.Store(0) // else a queue goroutine without frames sleeps and reads the clock once in clockPolls rounds
+		c.nic.due.Store(0) // else a queue goroutine without frames sleeps
 		c.nic.unlock()
 		if err != nil {
 			c.dropRoute(i.route)
@@ -196,10 +194,6 @@ func (c *share) Release() error {
 	c.stop()
 	c.tasks.Wait()
 	n := c.nic
-	c.Mu.Lock()
-	n.leaving.Add(-int32(len(c.leaving)))
-	c.leaving = nil // their routes end with the context
-	c.Mu.Unlock()
 	n.mustLock()
 	n.contexts[c.number] = nil
 	c.end.Abandon() // connections whose peers did not confirm

@@ -24,8 +24,12 @@ func (n *nic) run() {
 	}
 }
 
-// clockPolls is the number of polls without work after which the clock is read.
-const clockPolls = 32
+// Polls without work read the clock, which takes longer than they do, only now and then: at the latest after clockPolls,
+// and earlier where they follow each other so slowly that timers would be late by more than clockTime.
+const (
+	clockPolls = 32
+	clockTime  = link.Time(10 * time.Microsecond)
+)
 
 // step is one round: it handles the frames that have arrived and the marked instances, and sends all that has become
 // due.
@@ -54,13 +58,21 @@ func (n *nic) step() {
 		n.serveBacklog()
 	}
 	if !work {
-		if n.polls.Load()%clockPolls != 0 {
+		if n.idle++; n.idle < n.stride && !n.late.Load() {
 			return
 		}
+		n.late.Store(false)
 		for k := range n.queues {
 			_ = n.queues[k].sock.WakeRx()
 		}
-		if n.clock(); n.now < n.next && !n.held() {
+		before := n.now
+		n.clock()
+		if took := n.now - before; took > clockTime {
+			n.stride = max(n.stride*int(clockTime)/int(took), 1)
+		} else {
+			n.stride = min(n.stride+1, clockPolls)
+		}
+		if n.now < n.next && !n.held() {
 			n.due.Store(int64(n.next))
 			return
 		}
@@ -143,7 +155,7 @@ func (n *nic) held() bool {
 	return false
 }
 
-func (n *nic) clock() { n.now = link.Time(time.Since(n.origin)) }
+func (n *nic) clock() { n.now, n.idle = link.Time(time.Since(n.origin)), 0 }
 
 // receive handles the frames of one queue.
 func (n *nic) receive(q *queue) {
@@ -279,6 +291,7 @@ func (n *nic) runQueue(q *queue) {
 			case <-n.wakeup:
 			}
 			n.polledSoon.Store(false)
+			n.late.Store(true)
 		} else if wait := min(due-time.Since(n.origin), longestSleep); wait > 0 {
 			minds = n.minded.Swap(int64(due)) != int64(due)
 			if !minds { // another queue's goroutine wakes then
@@ -294,7 +307,7 @@ func (n *nic) runQueue(q *queue) {
 			}
 		}
 		n.run()
-		n.sweepRoutes()
+		n.dropRoutes()
 	}
 }
 

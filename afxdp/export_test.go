@@ -148,6 +148,23 @@ func FillRingEmpty(i driver.Instance) (sum uint64) {
 // Rounds returns how often anything of a context's device was handled.
 func Rounds(c driver.Context) uint64 { return uint64(contextOf(c).nic.polls.Load()) }
 
+// LatePolls has a program poll so often, at intervals, and returns how many of its polls have not looked at timers.
+func LatePolls(c driver.Context, polls int, interval time.Duration) (late int) {
+	n := contextOf(c).nic
+	n.mustLock()
+	defer n.unlock()
+	for range polls {
+		for begin := time.Now(); time.Since(begin) < interval; {
+			runtime.Gosched()
+		}
+		before := n.now
+		if n.step(); n.now == before {
+			late++
+		}
+	}
+	return late
+}
+
 // Held reports whether the engine soon looks whether frames that had no room can be sent.
 func Held(c driver.Context) bool {
 	n := contextOf(c).nic

@@ -199,6 +199,57 @@ func TestDeviceMadeAgain(t *testing.T) {
 	e.swaps(1)
 }
 
+// Polls that follow each other closely read the clock now and then, those of a slow program always: it would be late with
+// acknowledgements by many polls, and the peer would repeat what has arrived.
+func TestSlowPollsLookAtTimers(t *testing.T) {
+	t.Parallel()
+	e := connected(t, veth.Config{}, driver.Small, nil)
+	e.swaps(1)
+	afxdp.LatePolls(e.ctx[0], 1000, 0)
+	if late := afxdp.LatePolls(e.ctx[0], 100, 100*time.Microsecond); late > 32 {
+		t.Errorf("%d of 100 polls, one in 100 µs, have not looked at timers", late)
+	}
+}
+
+// A device that was renamed is the same device, and another one that gets its name is another.
+func TestDeviceRenamed(t *testing.T) {
+	t.Parallel()
+	ether := map[string]string{"carrier": "ether"}
+	e := connected(t, veth.Config{}, driver.Small, ether)
+	end := &e.pair.Ends[0]
+	old := end.Device
+	err := end.Do(func() error {
+		l, err := netlink.LinkByName(old)
+		if err != nil {
+			return err
+		}
+		attrs, far := netlink.NewLinkAttrs(), netlink.NewLinkAttrs()
+		attrs.Name, far.Name = old, "far"
+		v := &netlink.Veth{LinkAttrs: attrs, PeerName: far.Name}
+		return errors.Join(netlink.LinkSetDown(l), netlink.LinkSetName(l, "renamed"), netlink.LinkSetUp(l),
+			netlink.LinkAdd(v), netlink.LinkSetUp(v), netlink.LinkSetUp(&netlink.Dummy{LinkAttrs: far}))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := openAt(e.pair, 0, driver.Small, ether)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	end.Device = "renamed"
+	same, err := openAt(e.pair, 0, driver.Small, ether)
+	if err != nil {
+		t.Fatalf("another context of the renamed device: %v", err)
+	}
+	defer same.Close()
+	mac := func(c driver.Context) string { return strings.Split(c.URL(), ",")[1] }
+	if mac(same) != mac(e.ctx[0]) || mac(other) == mac(same) {
+		t.Errorf("contexts of the device %s, renamed %s, of another one with its old name %s", e.ctx[0].URL(), same.URL(), other.URL())
+	}
+	e.swaps(1)
+}
+
 // A smaller MTU is followed, whether each end knows of it or the receiver's device alone, which drops longer frames
 // without a word. What is under way goes on in parts.
 func TestMTUChange(t *testing.T) {

@@ -5,6 +5,7 @@ package afxdp
 import (
 	"errors"
 	"fmt"
+	"net"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -43,6 +44,7 @@ type nic struct {
 	pool                  *link.Pool
 	origin                time.Time
 	now                   link.Time
+	idle, stride          int             // polls without work since the clock was read, and until it is read
 	next                  link.Time       // when the first context must be ticked
 	from                  carrier.Arrived // the frame that is being handled
 	fromPath              peerPath
@@ -53,6 +55,7 @@ type nic struct {
 	backlog, backlogSpare []*conn
 	copies                []*large // connections to oneself with messages that are partly copied
 	sending               []*conn  // connections whose pending is not 0
+	gone                  []*conn  // connections closed at both ends, of which goneLen are left with their routes
 	routes                sync.Map // *route by *carrier.Peer
 	stats                 nicStats
 	tap                   kit.Tap
@@ -61,9 +64,10 @@ type nic struct {
 	polls      kit.Tally    // rounds, with or without work
 	due        atomic.Int64 // when the next round is due
 	minded     atomic.Int64 // the due time until which the goroutine of a queue sleeps; 0: none does
+	late       atomic.Bool  // the next round reads the clock
 	polledSoon atomic.Bool  // a queue goroutine makes a round within a millisecond
 	waits      kit.Watch
-	leaving    atomic.Int32  // closed connections of all contexts whose peers have not confirmed
+	goneLen    atomic.Int32
 	wakeup     chan struct{} // wakes the queue goroutines
 	opened     atomic.Bool   // linkChanged keeps filter up to date
 	closing    atomic.Bool
@@ -103,8 +107,8 @@ func (s *nicStats) bad() (sum uint64) {
 }
 
 type nicKey struct {
-	netns  uint64
-	device string
+	netns uint64
+	index int // of the device, whose name may become another one's
 }
 
 var nics = struct {
@@ -114,9 +118,12 @@ var nics = struct {
 
 // openNIC opens a device, or shares it with the contexts that have opened it.
 func openNIC(device string, o options) (*nic, error) {
-	key := nicKey{device: device}
+	var key nicKey
 	err := kit.InNamespace(o.netns, func() error {
 		key.netns = kit.Namespace("net")
+		if i, err := net.InterfaceByName(device); err == nil { // else open fails
+			key.index = i.Index
+		}
 		return nil
 	})
 	if err != nil {
@@ -124,7 +131,7 @@ func openNIC(device string, o options) (*nic, error) {
 	}
 	nics.Lock()
 	defer nics.Unlock()
-	if n := nics.open[key]; n != nil && n.queues[0].sock.Link() != xsk.LinkGone { // else another device has got the name
+	if n := nics.open[key]; n != nil && n.queues[0].sock.Link() != xsk.LinkGone {
 		if !n.opts.shares(o) {
 			return nil, fmt.Errorf("%w: %s is open in this process with other options (carrier, port, queues, mode, copy, checksum, frames, busy-poll, huge-pages and multi-buffer must be the same)",
 				driver.ErrInvalid, device)
@@ -226,7 +233,7 @@ func (n *nic) open(device string) (err error) {
 		}
 		return err
 	}
-	n.memory.init(n.dev.UMEM, n.rxChunks, n.fitRun(run))
+	n.memory.init(n.dev.UMEM, n.rxChunks, n.fitRun(device, run))
 	n.queues = make([]queue, len(n.dev.Sockets))
 	n.wakeup = make(chan struct{}, len(n.queues))
 	n.waits = kit.Watch{Device: frameWaits{n}, Spins: spins, Never: len(n.queues) > 1}
@@ -276,11 +283,11 @@ func (n *nic) xskConfig(device string, queues []int, chunkSize, run int) xsk.Con
 }
 
 // fitRun returns how many chunks of a run are used: with zero-copy the device's driver has a limit of its own.
-func (n *nic) fitRun(run int) int {
+func (n *nic) fitRun(device string, run int) int {
 	if run == 0 || !n.dev.Sockets[0].ZeroCopy() {
 		return run
 	}
-	f, err := xsk.DeviceFeatures(n.key.device)
+	f, err := xsk.DeviceFeatures(device)
 	if err != nil || f.ZeroCopySegments < 2 {
 		return 0
 	}

@@ -126,6 +126,7 @@ func (x *wireEnd) Send(_ Route, f Frame, n int) bool {
 
 func (x *wireEnd) Up(c *Conn)              { x.conns = append(x.conns, c) }
 func (x *wireEnd) Down(*Conn, error)       {}
+func (x *wireEnd) Gone(*Conn)              {}
 func (x *wireEnd) Placed(*Conn, *Transfer) { x.placed++ }
 
 func (x *wireEnd) Deliver(c *Conn, f Fragment) {

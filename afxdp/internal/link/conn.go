@@ -219,8 +219,11 @@ func (c *Conn) input(f Frame, b []byte, rest [][]byte) (kept bool) {
 	b = b[:len(b)-8*int(h.words)]
 	switch h.kind {
 	case kindData:
-		if c.state == stateUp {
+		switch c.state {
+		case stateUp:
 			kept = c.data(h, f, b, rest)
+		case stateDraining:
+			c.discard(h, b)
 		}
 	case kindPing:
 		c.ackNow = true
@@ -277,11 +280,15 @@ func (c *Conn) finish() {
 	if c.unconfirmed {
 		c.e.uncall(c)
 	}
+	closing := c.state > stateUp
 	c.state = stateDown
 	c.e.remove(c)
+	if closing {
+		c.e.handler.Gone(c)
+	}
 }
 
-// Close ends the connection in order. It does not block, and the handler is not called for the connection any more. The
+// Close ends the connection in order. It does not block, and only Gone of the handler is called for it any more. The
 // endpoint goes on sending the ordered messages that were posted, for up to the dead time, and then notifies the peer,
 // again for up to the dead time. The memory of placed messages is the caller's again: if one is not acknowledged yet,
 // or with abort, all messages are dropped, and the peer gets errAborted instead of ErrClosed.

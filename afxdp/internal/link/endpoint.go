@@ -70,6 +70,8 @@ type Handler interface {
 	// Down reports that the connection has ended; err is the reason. The endpoint has forgotten the connection. Close does
 	// not cause a call.
 	Down(c *Conn, err error)
+	// Gone reports that the endpoint has forgotten a connection whose Close could not end it at once.
+	Gone(c *Conn)
 	// Deliver hands over the next fragment in order. The frame is the handler's until it calls Conn.Release. It may do
 	// so within Deliver: the carrier then gets Put for a frame that Input reports as kept afterwards.
 	Deliver(c *Conn, f Fragment)
@@ -237,7 +239,7 @@ func (e *Endpoint) Conns() int { return len(e.conns) - len(e.free) }
 // Waiting reports whether Flush has something to do, for example because the carrier had no room.
 func (e *Endpoint) Waiting() bool { return len(e.touch) > 0 }
 
-// Abandon forgets all connections at once. It notifies neither peers nor handler.
+// Abandon forgets all connections at once. It does not notify peers, and the handler only of those that were closed (Gone).
 func (e *Endpoint) Abandon() {
 	for _, c := range e.conns {
 		if c == nil {

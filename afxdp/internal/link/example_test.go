@@ -29,6 +29,7 @@ func (p *pipe) Send(_ link.Route, f link.Frame, n int) bool {
 
 func (p *pipe) Up(c *link.Conn)                                 { p.c = c }
 func (p *pipe) Down(_ *link.Conn, err error)                    { fmt.Println(p.name, "ends:", err) }
+func (p *pipe) Gone(*link.Conn)                                 {}
 func (p *pipe) Place(*link.Conn, *link.Placement)               {}
 func (p *pipe) Fill(*link.Conn, *link.Transfer, uint64, []byte) {}
 func (p *pipe) Placed(*link.Conn, *link.Transfer)               {}

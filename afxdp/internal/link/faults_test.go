@@ -181,6 +181,45 @@ func (s *sim) clean() {
 	s.leftovers()
 }
 
+// Two sides that close at the same time acknowledge what is under way between them, and do not wait for the dead time.
+func TestBothCloseWhileMessagesWaitForCredit(t *testing.T) {
+	seedsOf(t, 20, func(t *testing.T, seed uint64) {
+		s, x, y := pair(t, seed, faultless())
+		x.stuck, y.stuck = true, true // nothing is released, so that messages wait
+		x.load(100, 0, 500)
+		y.load(100, 0, 500)
+		s.run(s.now+1e9, func() bool { return x.c.needsCredit() && y.c.needsCredit() && x.c.next < x.c.end && y.c.next < y.c.end })
+		x.stuck, y.stuck = false, false
+		x.close(false)
+		y.close(false)
+		begin := s.now
+		s.run(s.now+3e9, func() bool { return s.hosts[0].e.Conns()+s.hosts[1].e.Conns() == 0 })
+		if took := s.now - begin; took > 100e6 {
+			s.fail("closed after %v", time.Duration(took))
+		}
+		s.leftovers()
+	})
+}
+
+// What a peer acknowledges late because it polls seldom is not sent again.
+func TestSlowPeersGetNothingAgain(t *testing.T) {
+	for _, slow := range []Time{100e3, 500e3, 2e6} {
+		w := faultless()
+		w.slow = slow
+		s, x, _ := pair(t, 1, w)
+		const messages = 200
+		for range messages {
+			x.load(1, 0, 500)
+			x.h.poll(s.now)
+			s.run(s.now+1e9, x.done)
+		}
+		if n := s.hosts[0].e.stats.Retransmits; n > messages/10 {
+			s.fail("%d of %d messages were sent again to a peer that polls every %v", n, messages, time.Duration(slow))
+		}
+		s.finish()
+	}
+}
+
 func TestCallGivenUpInEveryStateLeavesNothing(t *testing.T) {
 	seedsOf(t, 300, func(t *testing.T, seed uint64) {
 		w := faultless()

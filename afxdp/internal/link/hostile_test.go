@@ -50,6 +50,7 @@ func (p *trap) Send(r Route, f Frame, n int) bool {
 }
 func (p *trap) Up(*Conn)                              {}
 func (p *trap) Down(_ *Conn, err error)               { p.down = err }
+func (p *trap) Gone(*Conn)                            {}
 func (p *trap) Deliver(c *Conn, f Fragment)           { c.Release(f.ID) }
 func (p *trap) Fill(*Conn, *Transfer, uint64, []byte) {}
 func (p *trap) Placed(*Conn, *Transfer)               {}

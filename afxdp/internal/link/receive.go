@@ -115,7 +115,22 @@ func (c *Conn) data(h *header, f Frame, b []byte, rest [][]byte) (kept bool) {
 	return kept
 }
 
-// take notes that a fragment has arrived. f is empty if the fragment is placed.
+// discard acknowledges a fragment of an ordered message that arrives after Close: the peer, which may have been closed,
+// too, waits for that.
+func (c *Conn) discard(h *header, b []byte) {
+	if len(b) < HeaderSize || h.flags&(flagPart|flagPlaced) != 0 {
+		return
+	}
+	seq := le.Uint64(b[48:])
+	if w, ok := c.admits(h, seq, b, 0); ok {
+		c.arrived += w
+		c.consumed += w
+		c.take(h, seq, w, Fragment{})
+		c.deliver()
+	}
+}
+
+// take notes that a fragment has arrived. f is empty if the fragment is placed or dropped.
 func (c *Conn) take(h *header, seq, w uint64, f Fragment) {
 	e := c.e
 	if c.toAck == 0 {
@@ -137,7 +152,7 @@ func (c *Conn) take(h *header, seq, w uint64, f Fragment) {
 // deliver hands over the ordered fragments that have arrived, up to the first gap.
 func (c *Conn) deliver() {
 	mask := uint64(len(c.got) - 1)
-	for c.state == stateUp && c.cum < c.top && c.bits.has(c.cum) {
+	for c.sends() && c.cum < c.top && c.bits.has(c.cum) {
 		c.bits.remove(c.cum)
 		k := c.cum & mask
 		f := c.got[k]
@@ -175,7 +190,7 @@ func (c *Conn) Release(id uint64) {
 	c.e.carrier.Put(id)
 	c.out--
 	switch c.state {
-	case stateUp:
+	case stateUp, stateDraining:
 		c.consumed++
 		if c.limitDue() {
 			c.e.look(c)
@@ -190,6 +205,7 @@ func (c *Conn) Release(id uint64) {
 func (c *Conn) dropArrived() {
 	for k := range c.got {
 		if c.got[k].Data != nil {
+			c.consumed++
 			c.e.carrier.Put(c.got[k].ID)
 			c.got[k] = Fragment{}
 		}

@@ -9,6 +9,7 @@ import (
 // packet that is sent again cannot be mistaken for the first one.
 type recovery struct {
 	srtt, rttvar Time
+	peerDelay    Time // by which the peer delays acknowledgements, recently at most
 	minRTT       Time // least of this and the last period
 	minThis      Time
 	minSince     Time
@@ -54,8 +55,12 @@ func (c *Conn) measured(h *header, newly arrival) {
 	}
 	if sent > c.newestSent {
 		c.newestSent = sent
-		if rtt := e.now - sent - Time(h.delay)<<10; h.delay < 0xffff && rtt >= 0 {
+		delay := Time(h.delay) << 10
+		if rtt := e.now - sent - delay; h.delay < 0xffff && rtt >= 0 {
 			c.sample(max(rtt, stampUnit))
+			if newly.fragments > 0 { // else the packet may be one that nobody answers
+				c.peerDelay = max(min(delay, firstProbe), c.peerDelay-c.peerDelay/4)
+			}
 		}
 	}
 	if newly.fragments > 0 {
@@ -171,7 +176,7 @@ func (c *Conn) probeAt() Time {
 	}
 	pause := firstProbe
 	if c.srtt > 0 {
-		pause = c.srtt + max(min(c.srtt, mostSpare), 4*c.rttvar) + ackDelay
+		pause = c.srtt + max(min(c.srtt, mostSpare), 4*c.rttvar) + max(ackDelay, c.peerDelay)
 	}
 	if c.backoff > 0 { // jitter: flows that lost packets together would lose them together again
 		pause += pause * Time((c.id>>16+c.pn)*0x9e3779b97f4a7c15>>56) >> 8

@@ -33,6 +33,7 @@ type netConfig struct {
 	stallAt, stallFor Time // of host 1
 	stallEvery        Time // each host stands still so often on average, at random times; 0: never
 	stallLong         Time // for so long
+	slow              Time // host 1 polls once in this time; 0: whenever there is something
 	hole              int  // from holeFrom to holeTo, longer packets are lost; 0: none
 	holeFrom, holeTo  Time // holeTo 0: never
 	keyPackets        uint64
@@ -162,6 +163,7 @@ type simConn struct {
 	tide         Transfer // of a flood
 	sentDone     int      // acknowledged
 	closed       bool
+	gone         bool   // reported after closed
 	stuck        bool   // nothing is released
 	closeIn      string // the handler's method that closes
 	closeAfter   int    // calls of it
@@ -355,6 +357,9 @@ func (h *simHost) stalled(at Time) Time {
 	w := &h.s.w
 	if h.n == 1 && w.stallFor > 0 && at >= w.stallAt && at < w.stallAt+w.stallFor {
 		return w.stallAt + w.stallFor
+	}
+	if h.n == 1 && w.slow > 0 && at%w.slow != 0 {
+		return at - at%w.slow + w.slow
 	}
 	if w.stallEvery == 0 {
 		return 0
@@ -592,6 +597,9 @@ func (s *sim) leftovers() {
 			x.c.Release(f.id)
 		}
 		x.held = nil
+		if x.up && x.closed && !x.gone {
+			s.fail("conn %d is closed, and not reported as gone", x.name)
+		}
 	})
 	s.now += 1e9
 	for _, h := range s.hosts {

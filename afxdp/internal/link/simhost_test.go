@@ -133,6 +133,14 @@ func (h *simHost) Down(c *Conn, err error) {
 	x.err = err
 }
 
+func (h *simHost) Gone(c *Conn) {
+	x := c.User.(*simConn)
+	if !x.closed || x.gone {
+		h.s.fail("conn %d is gone, closed %v, for the second time %v", x.name, x.closed, x.gone)
+	}
+	x.gone = true
+}
+
 func (h *simHost) Deliver(c *Conn, f Fragment) {
 	x := c.User.(*simConn)
 	s := h.s
