@@ -10,6 +10,7 @@ import (
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/internal/kit"
+	"github.com/bywash/bywash/internal/lab/provider"
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
@@ -205,5 +206,34 @@ func TestGenerationsGoRound(t *testing.T) {
 				t.Fatalf("the transfer of generation %#x seems to be cancelled", gen)
 			}
 		}
+	}
+}
+
+// TestMemoryIsKeptUntilTheDeviceLetsGo: a receive stays posted while the device neither resets nor destroys the queue pairs
+// by which a peer can write to its memory.
+func TestMemoryIsKeptUntilTheDeviceLetsGo(t *testing.T) {
+	if provider.Profile() != "stuck" {
+		provider.Run(t, provider.Build(t), "stuck", "^TestMemoryIsKeptUntilTheDeviceLetsGo$")
+		return
+	}
+	a, b := pair(t, driver.Large, nil)
+	recv := driver.Packet{IOV: [][]byte{make([]byte, 1<<20)}}
+	if err := b.api.RecvPost(&recv); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.api.Disconnect(); err != nil {
+		t.Fatal(err)
+	}
+	refused := false
+	within(t, "the end of the receive", func() bool {
+		done, err := b.api.RecvPoll(&recv)
+		if done && !errors.Is(err, driver.ErrClosed) {
+			t.Errorf("the receive ends with %v, want %v", err, driver.ErrClosed)
+		}
+		refused = refused || !done && !b.nextReset.IsZero()
+		return done
+	})
+	if !refused {
+		t.Error("the receive ended though the device had refused to reset its queue pairs")
 	}
 }

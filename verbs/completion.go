@@ -97,6 +97,9 @@ func (c *opened) drainAll() {
 
 // deliver hands a completion to its connection. It uses none of the fields that belong to the connection's owner.
 func (c *opened) deliver(wc *ibv.WC) {
+	if wc.Status == ibv.WCBind { // the device has windows, and does not bind them: connections after this one do without
+		c.windows.Store(false)
+	}
 	var n *conn
 	if wc.Tag > 0 && wc.Tag <= 2*kit.MaxInstances {
 		n = c.Conns.At((wc.Tag - 1) / 2)

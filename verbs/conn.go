@@ -40,11 +40,12 @@ type conn struct {
 	sq sendQueue  // for messages and one-sided operations
 	rx *sendQueue // large: of the queue pair for the peer's data; nil on the small track
 	oneSided
-	path     string      // of the last message or one-sided operation
-	qpsReset bool        // the queue pairs are closed
-	closing  bool        // closed on this side: packets and operations are their callers', who only look whether gone is set
-	gone     atomic.Bool // the device does not use memory for this connection any more
-	grace    time.Time   // until when posted requests may complete after the peer's close message
+	path      string      // of the last message or one-sided operation
+	qpsReset  bool        // the queue pairs are reset or closed
+	nextReset time.Time   // see resetQPs
+	closing   bool        // closed on this side: packets and operations are their callers', who only look whether gone is set
+	gone      atomic.Bool // the device does not use memory for this connection any more
+	grace     time.Time   // until when posted requests may complete after the peer's close message
 }
 
 // track is the part of a connection that depends on its track.
@@ -110,6 +111,7 @@ func (n *conn) endpointChanged() {
 		n.Resolve(kit.StateUp, nil)
 	case connect.Failed:
 		n.Resolve(kit.StateBroken, n.end.Err())
+		n.stopQPs() // the peer may take the connection for established
 	case connect.Lost:
 		if n.isLost.CompareAndSwap(false, true) {
 			n.ctx.tasks.Go(n.lost)
@@ -129,6 +131,7 @@ func (n *conn) lost() {
 		time.Sleep(time.Millisecond)
 	}
 	n.Finish(kit.StateBroken, fmt.Errorf("%w: %s: the connection manager has lost the peer: %v", driver.ErrBroken, n.ctx.Props.Device, n.end.Err()))
+	n.stopQPs()
 }
 
 // prepare is called by the connection manager before the peer can send.

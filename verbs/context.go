@@ -34,12 +34,14 @@ type opened struct {
 	num      int          // of the port
 	vector   int          // of the completion queues: that of the rank, so that the interrupts of ranks spread over CPUs
 	gid      ibv.GIDEntry // of the port; the goroutine that watches events changes it
+	pkey     uint16       // of the port; the same goroutine changes it
 	lastDown atomic.Int64 // when the port's link went down, in Unix nanoseconds; 0: never
+	isDown   atomic.Bool  // the port is down
 	maxWrite int          // bytes of one RDMA write or read
 	inline   int          // bytes that a request may carry itself, as far as queue pairs have shown; guarded by Mu
 	fixed    bool         // the device cannot make a completion queue larger; guarded by Mu
 	grh      bool         // all paths need the peer's GID
-	windows  bool         // remote keys of receives are those of memory windows
+	windows  atomic.Bool  // remote keys of receives are those of memory windows
 	shared   *shared      // receives of the small track for all peers; nil: each connection has its own
 
 	done  completions
@@ -47,7 +49,8 @@ type opened struct {
 
 	// Guarded by Mu.
 	regions     map[*region]struct{}
-	registering int // regions that are not in regions yet
+	registering int     // regions that are not in regions yet
+	stuck       []*conn // removed, while the device has not closed their queue pairs
 	staging     kit.Staging
 	tasks       sync.WaitGroup
 	stop        func()
@@ -92,7 +95,7 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (_ *op
 	if err != nil {
 		return nil, err
 	}
-	c.dev, c.num, c.gid = p.dev, p.num, p.gid
+	c.dev, c.num, c.gid, c.pkey = p.dev, p.num, p.gid, p.pkey
 	c.vector = a.Rank % max(c.dev.Query().CompVectors, 1)
 	if err = c.makeQueues(p, a.SessionSize); err != nil {
 		return nil, err
@@ -140,7 +143,7 @@ func (c *opened) makeQueues(p *port, peers int) (err error) {
 	if c.pd, err = c.dev.AllocPD(); err != nil {
 		return err
 	}
-	c.windows = attr.MemoryWindow2 && !c.opts.noWindows && attr.MaxQPWR >= windowSends && c.canWindow()
+	c.windows.Store(attr.MemoryWindow2 && !c.opts.noWindows && attr.MaxQPWR >= windowSends && c.canWindow())
 	if c.channel, err = c.dev.CreateCompChannel(); err != nil {
 		return err
 	}
@@ -151,6 +154,10 @@ func (c *opened) makeQueues(p *port, peers int) (err error) {
 	c.cache = regcache.New[*ibv.MR](memory, regcache.Config{Name: Name + " " + c.Props.Device})
 	if err := c.shareReceives(peers); err != nil {
 		return err
+	}
+	if need := c.leastRequests(); attr.MaxQPWR < need {
+		return fmt.Errorf("%w: a connection needs queues of %d requests, the device has %d: use a smaller option window, or another driver",
+			driver.ErrInvalid, need, attr.MaxQPWR)
 	}
 	if err := c.firstQueue(peers); err != nil {
 		return err
@@ -263,6 +270,12 @@ func (c *opened) Release() error {
 		// A region that the device cannot release yet stays registered: the user's Deregister tries again.
 		if err := r.Deregister(); !errors.Is(err, driver.ErrClosed) {
 			errs = append(errs, err)
+		}
+	}
+	for _, n := range c.stuck {
+		if n.closeQueues() {
+			n.gone.Store(true)
+			n.Wake()
 		}
 	}
 	if c.cache != nil {

@@ -55,7 +55,7 @@
 // # Options
 //
 //	gid               index or address of the GID to use; default: the one that reaches farthest
-//	pkey-index        index of the partition key; default 0
+//	pkey-index        index of the partition key; default: the first of a full member
 //	buffer            bytes of a buffer of the small track, 256 to 1048576; default 4096
 //	window            messages of the small track a peer may send ahead, 2 to 512; default 64
 //	srq               auto: receives of the small track are shared by all peers in sessions of more than 32

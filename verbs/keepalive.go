@@ -71,8 +71,9 @@ func (n *conn) ping() {
 // probe posts a write of 0 bytes if nothing was posted on q since the last check. The last place is left to sendClose.
 func (n *conn) probe(q *sendQueue) {
 	if q.checked == q.next && q.room() > 1 && n.State() == kit.StateUp {
-		wr, _ := q.add(requestControl, q.idle())
+		wr, _ := q.add(requestControl, true)
 		wr.Write(0, 0)
+		q.probed, q.probe = true, q.next-1
 		if err := q.post(); err != nil {
 			n.broke(err)
 		}
@@ -99,11 +100,16 @@ func (c *opened) watch(live context.Context) {
 		case ibv.EventPortErr:
 			if e.Port == c.num {
 				c.lastDown.Store(time.Now().UnixNano())
+				c.isDown.Store(true)
 			}
 		case ibv.EventPortActive, ibv.EventLIDChange, ibv.EventPKeyChange, ibv.EventGIDChange, ibv.EventClientRereg:
-			if e.Port == c.num {
-				c.renew()
+			if e.Port != c.num {
+				continue
 			}
+			if e.Type == ibv.EventPortActive {
+				c.isDown.Store(false)
+			}
+			c.renew()
 		}
 	}
 }
@@ -113,19 +119,20 @@ func (c *opened) watch(live context.Context) {
 // know it by its url.
 func (c *opened) renew() {
 	attr, err := c.dev.QueryPort(c.num)
-	p := &port{dev: c.dev, num: c.num, attr: attr, gid: c.gid}
+	p := &port{dev: c.dev, num: c.num, attr: attr, gid: c.gid, pkey: c.pkey}
 	if err == nil && p.readTables(c.opts) == nil && c.managers.Renew(p.forManagers(c.opts)) == nil {
-		c.gid = p.gid
+		c.gid, c.pkey = p.gid, p.pkey
 	}
 }
 
 // recently is how long a link that was down explains the failures of requests.
 const recently = 30 * time.Second
 
-// link says that the port's link is down, or was lately, or nothing: that is why requests fail.
+// link says that the port's link is down, or was lately, or nothing: that is why requests fail. It does not ask the
+// device, whose answer may take long: the caller may be draining the completion queues.
 func (c *opened) link() string {
-	if a, err := c.dev.QueryPort(c.num); err == nil && a.State != ibv.PortActive {
-		return fmt.Sprintf("; the link of port %d is down (%v)", c.num, a.State)
+	if c.isDown.Load() {
+		return fmt.Sprintf("; the link of port %d is down", c.num)
 	}
 	if at := c.lastDown.Load(); at != 0 {
 		if ago := time.Since(time.Unix(0, at)); ago < recently {

@@ -131,7 +131,9 @@ func (l *large) Settle() {
 			l.pushOps()
 		}
 	} else if (l.Receives.Len()+l.Sends.Len()+l.ops > 0) && (l.Sends.Len()+l.ops == 0 || l.cannotComplete()) {
-		l.resetQPs()
+		if !l.resetQPs() {
+			return
+		}
 		l.take() // events from before the connection ended
 		l.fail()
 	}

@@ -29,8 +29,8 @@ func queuesOf(t driver.Track, o options) int {
 		recvs := o.window + controlReceives
 		return sends(smallSends, inlineSize) + queue(recvs, 16) + (smallSends+recvs)*64
 	}
-	entries := largeSends + windowSends + 2*largeReceives
-	return sends(largeSends, inlineSize) + sends(windowSends, wordSize) + 2*queue(largeReceives, 16) + entries*64
+	entries := largeSends + windowSends + largeReceives
+	return sends(largeSends, inlineSize) + sends(windowSends, wordSize) + queue(1, 16) + queue(largeReceives, 16) + entries*64
 }
 
 // lockedBy returns how many bytes newConn registers for a connection on a track.

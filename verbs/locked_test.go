@@ -45,7 +45,7 @@ func TestQueuesOfAConnection(t *testing.T) {
 	if want := 64<<10 + 4<<10 + (128+68)*64; small != want {
 		t.Errorf("small track: %d bytes, want %d", small, want)
 	}
-	if want := 64<<10 + 128<<10 + 2*4<<10 + (128+512+36)*64; large != want {
+	if want := 64<<10 + 128<<10 + 2*4<<10 + (128+512+18)*64; large != want {
 		t.Errorf("large track: %d bytes, want %d", large, want)
 	}
 	if got := LockedMemory(); got < 1000<<10 || got > 1300<<10 {

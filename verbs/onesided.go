@@ -36,7 +36,8 @@ type opSlot struct {
 	fence  bool // its first request waits for all earlier ones
 	lkey   uint32
 	posted int                       // bytes for which requests were posted
-	region *regcache.Region[*ibv.MR] // registered for this operation alone
+	region *regcache.Region[*ibv.MR] // of the local memory
+	arena  *driver.Arena             // that the local memory lies in
 	result *uint64                   // of an atomic, written by the device
 	copied []byte                    // registered memory that is used instead of Local
 }
@@ -58,10 +59,7 @@ type oneSided struct {
 // are gone.
 func (o *oneSided) close() {
 	for k := range o.slots {
-		if r := o.slots[k].region; r != nil {
-			r.Release()
-			o.slots[k].region = nil
-		}
+		o.slots[k].release()
 	}
 	o.bounce.close()
 }
@@ -216,6 +214,9 @@ func (n *conn) localKey(k int, op *driver.Op, kind kit.OpKind) (uint32, error) {
 		if a < b || a+uint64(len(op.Local)) > b+uint64(len(r.mem)) {
 			return 0, fmt.Errorf("%w: the local memory is outside of its region", driver.ErrInvalid)
 		}
+		if r.fixed && kind == kit.OpGet {
+			return 0, fmt.Errorf("%w: the local region is of memory that is mapped for reading only", driver.ErrInvalid)
+		}
 		return r.mr.LKey(), nil
 	}
 	if len(op.Local) <= opBounce && !regcache.Cachable(op.Local) {
@@ -230,6 +231,13 @@ func (n *conn) localKey(k int, op *driver.Op, kind kit.OpKind) (uint32, error) {
 		return 0, err
 	}
 	s.region = reg
+	if a := reg.Arena(); a != nil {
+		if !a.Hold() {
+			s.release()
+			return 0, fmt.Errorf("%w: the arena is closed", driver.ErrInvalid)
+		}
+		s.arena = a
+	}
 	return reg.Handle().LKey(), nil
 }
 
@@ -287,12 +295,21 @@ func (n *conn) finishOp(k int, status ibv.WCStatus) {
 }
 
 func (n *conn) endOp(s *opSlot, err error) {
-	if s.region != nil {
-		s.region.Release()
-	}
+	s.release()
 	s.op.Driver.Phase, s.op.Driver.Err = driver.Done, err
 	*s = opSlot{}
 	n.ops--
+}
+
+// release gives up the registration of an operation's local memory.
+func (s *opSlot) release() {
+	if s.region != nil {
+		s.region.Release()
+	}
+	if s.arena != nil {
+		s.arena.Release()
+	}
+	s.region, s.arena = nil, nil
 }
 
 // failOps ends all operations with err. The device does not use their memory any more.

@@ -7,7 +7,11 @@ import (
 	"errors"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/kit"
+	"github.com/bywash/bywash/internal/lab/integrity"
 )
 
 // TestShortOperationsRegisterNothing: short puts and gets of memory that is not registered are copied, longer ones are
@@ -56,6 +60,105 @@ func TestShortOperationsRegisterNothing(t *testing.T) {
 		if n := after.RegistrationMisses - before.RegistrationMisses; (n > 0) != x.registers {
 			t.Errorf("%d bytes: %d registrations, want some: %v", x.n, n, x.registers)
 		}
+	}
+	if err := region.Deregister(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestArenaIsHeldByOperations: an arena whose memory a device reads or writes for an operation cannot be closed.
+func TestArenaIsHeldByOperations(t *testing.T) {
+	a, b := pair(t, driver.Large, nil)
+	const n = 4 << 20
+	region, err := b.ctx.Register(make([]byte, n), driver.RemoteRead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := a.api.(driver.OneSided)
+	remote, err := one.Import(region.Key())
+	if err != nil {
+		t.Fatal(err)
+	}
+	arena, err := driver.NewArena(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	op := driver.Op{Local: arena.Bytes(), Remote: remote}
+	if !a.Enter() { // the keep-alive does not end the operation meanwhile
+		t.Fatal("the instance has ended")
+	}
+	if r, err := a.checkOp(&op, kit.OpGet); err != nil {
+		t.Fatal(err)
+	} else if err := a.startOp(&op, kit.OpGet, r); err != nil {
+		t.Fatal(err)
+	}
+	a.pushOps()
+	if err := arena.Close(); !errors.Is(err, driver.ErrBusy) {
+		t.Errorf("closing the arena meanwhile: %v, want %v", err, driver.ErrBusy)
+	}
+	a.Leave()
+	within(t, "the operation", func() bool {
+		done, err := one.OpPoll(&op)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return done
+	})
+	if err := arena.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestReadOnlyMemoryCanBeRead: peers can read memory that this process can only read, too.
+func TestReadOnlyMemoryCanBeRead(t *testing.T) {
+	a, b := pair(t, driver.Small, nil)
+	mem, err := unix.Mmap(-1, 0, 8192, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(mem)
+	copy(mem, "not to be changed")
+	if err := unix.Mprotect(mem, unix.PROT_READ); err != nil {
+		t.Fatal(err)
+	}
+	region, err := b.ctx.Register(mem, driver.RemoteRead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := a.api.(driver.OneSided)
+	remote, err := one.Import(region.Key())
+	if err != nil {
+		t.Fatal(err)
+	}
+	op := driver.Op{Local: make([]byte, len(mem)), Remote: remote}
+	if err := one.GetPost(&op); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "the operation", func() bool {
+		done, err := one.OpPoll(&op)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return done
+	})
+	if !bytes.Equal(op.Local, mem) {
+		t.Error(integrity.Errorf("other bytes have arrived"))
+	}
+	theirs, err := a.ctx.Register(make([]byte, len(mem)), driver.RemoteRead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two := b.api.(driver.OneSided)
+	source, err := two.Import(theirs.Key())
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = two.GetPost(&driver.Op{Local: mem, LocalRegion: region, Remote: source})
+	if !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("reading into it: %v, want %v", err, driver.ErrInvalid)
+	}
+	if _, err := b.ctx.Register(mem, driver.RemoteWrite); err == nil {
+		t.Error("peers may write to it")
 	}
 	if err := region.Deregister(); err != nil {
 		t.Fatal(err)

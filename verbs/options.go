@@ -18,7 +18,7 @@ import (
 type options struct {
 	gidIndex  int // -1: the driver chooses
 	gid       netip.Addr
-	pkeyIndex int
+	pkeyIndex int // -1: the driver chooses
 	buffer    int
 	noWindows bool
 	relaxed   bool
@@ -39,10 +39,10 @@ const (
 
 var optionTable = kit.Options[options]{
 	Driver:   Name,
-	Defaults: options{gidIndex: -1, buffer: defaultBuffer, window: defaultWindow, deadTime: 5 * time.Second},
+	Defaults: options{gidIndex: -1, pkeyIndex: -1, buffer: defaultBuffer, window: defaultWindow, deadTime: 5 * time.Second},
 	Table: []kit.Option[options]{
 		kit.Text("gid", "an index, 0 to 255, or an address", "GID of the port; chosen without it", setGID),
-		kit.Int("pkey-index", "index of the partition key", 0, 65535, func(o *options) *int { return &o.pkeyIndex }),
+		kit.Int("pkey-index", "index of the partition key; the first of a full member without it", 0, 65535, func(o *options) *int { return &o.pkeyIndex }),
 		kit.Text("buffer", kit.Between(minBuffer, maxBuffer), "bytes of the longest message of the small track; "+
 			strconv.Itoa(defaultBuffer)+" without it", func(o *options, v string) bool {
 			n, ok := kit.ParseInt(v, minBuffer, maxBuffer)

@@ -23,12 +23,13 @@ import (
 
 // port is a port of an open device, with its addresses.
 type port struct {
-	dev  *ibv.Context
-	num  int
-	attr ibv.PortAttr
-	gid  ibv.GIDEntry
-	gids []ibv.GIDEntry // all of the port
-	pkey uint16
+	dev       *ibv.Context
+	num       int
+	attr      ibv.PortAttr
+	gid       ibv.GIDEntry
+	gids      []ibv.GIDEntry // all of the port
+	pkey      uint16         // partition key
+	pkeyIndex int
 }
 
 // splitDevice splits a name like "mlx5_0:1" into device and port; 0 if it names no port.
@@ -112,16 +113,38 @@ func usePort(dev *ibv.Context, o options, first, last int) (p *port, err error) 
 	if dev.IWARP() { // which has no partition keys to read
 		return p, noIWARP(portName(dev, p.num))
 	}
-	return p, p.readTables(o)
+	if err := p.readTables(o); err != nil {
+		return p, err
+	}
+	return p, tryRC(dev, portName(dev, p.num))
+}
+
+// tryRC returns an error if the device makes no RC queue pairs.
+func tryRC(dev *ibv.Context, name string) error {
+	pd, err := dev.AllocPD()
+	if err != nil {
+		return err
+	}
+	defer pd.Close()
+	cq, err := dev.CreateCQ(2, nil, 0)
+	if err != nil {
+		return err
+	}
+	defer cq.Close()
+	qp, err := pd.CreateQP(ibv.QPInit{SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1})
+	switch {
+	case errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS):
+		return unavailable(name, "it has no reliable connections (RC queue pairs)", "use the driver tcp or afxdp on its interface", err)
+	case err != nil:
+		return err
+	}
+	return qp.Close()
 }
 
 // readTables reads the port's partition key, and chooses its GID. The GID stays the same, if it is still there and the
 // options do not name an index.
 func (p *port) readTables(o options) (err error) {
-	if p.pkey, err = p.dev.PKey(p.num, o.pkeyIndex); err != nil {
-		return err
-	}
-	if err := p.checkKey(o); err != nil {
+	if err := p.readKey(o, func(k int) (uint16, error) { return p.dev.PKey(p.num, k) }); err != nil {
 		return err
 	}
 	if p.gids, err = p.dev.GIDs(p.num); err != nil {
@@ -137,23 +160,59 @@ func (p *port) readTables(o options) (err error) {
 	return p.takeGID(gids, o)
 }
 
-// checkKey returns an error if the place of the partition key is empty: 15 bits of it are the partition's.
-func (p *port) checkKey(o options) error {
-	if p.attr.LinkLayer == ibv.LinkInfiniBand && p.pkey&0x7fff == 0 {
+// Parts of a partition key: the top bit is that of a full member, who communicates with all members; limited members
+// communicate with full ones only.
+const (
+	fullMember = 0x8000
+	partition  = 0x7fff // 0: the place in the port's table is empty
+)
+
+// readKey chooses the partition key, unless the options do: the one so far, else the first of a full member, else the
+// first. at returns an entry of the port's table.
+func (p *port) readKey(o options, at func(int) (uint16, error)) error {
+	first, last := 0, max(p.attr.PKeys, 1)-1
+	if o.pkeyIndex >= 0 {
+		first, last = o.pkeyIndex, o.pkeyIndex
+	}
+	old := p.pkey
+	p.pkey, p.pkeyIndex = 0, first
+	for k := first; k <= last; k++ {
+		key, err := at(k)
+		if err != nil {
+			return err
+		}
+		if key&partition == 0 {
+			continue
+		}
+		better := p.pkey == 0 || p.pkey&fullMember < key&fullMember
+		if better || key == old {
+			p.pkey, p.pkeyIndex = key, k
+		}
+		if key == old || old == 0 && key&fullMember != 0 {
+			break
+		}
+	}
+	switch {
+	case p.pkey != 0 || p.attr.LinkLayer != ibv.LinkInfiniBand:
+		return nil
+	case o.pkeyIndex >= 0:
 		return fmt.Errorf("%w: port %d has no partition key at index %d (option pkey-index)", driver.ErrInvalid, p.num, o.pkeyIndex)
 	}
-	return nil
+	return unavailable(portName(p.dev, p.num), "its port has no partition key", "ask the administrator of the subnet manager", nil)
 }
 
 func (p *port) takeGID(gids []ibv.GIDEntry, o options) error {
 	var found bool
-	if p.gid, found = bestGID(gids, o, interfaces()); !found && p.attr.LinkLayer != ibv.LinkInfiniBand {
-		if o.gidIndex >= 0 || o.gid.IsValid() {
-			return fmt.Errorf("%w: port %d has no such GID (bywash info lists them)", driver.ErrInvalid, p.num)
-		}
-		return unavailable(p.dev.Name(), fmt.Sprintf("port %d has no GID", p.num), "give its network interface an address", nil)
+	p.gid, found = bestGID(gids, o, interfaces())
+	switch {
+	case found:
+		return nil
+	case o.gidIndex >= 0 || o.gid.IsValid():
+		return fmt.Errorf("%w: port %d has no such GID (bywash info lists them)", driver.ErrInvalid, p.num)
+	case p.attr.LinkLayer == ibv.LinkInfiniBand: // whose ports have LIDs
+		return nil
 	}
-	return nil
+	return unavailable(p.dev.Name(), fmt.Sprintf("port %d has no GID", p.num), "give its network interface an address", nil)
 }
 
 // bestGID chooses among the GIDs that the options allow. The index does not count: it changes when addresses do. The
@@ -257,7 +316,7 @@ func (p *port) forManagers(o options) *connect.Port {
 	c := &connect.Port{
 		Device: p.dev.Name(), Num: uint8(p.num), LinkLayer: connect.LinkLayer(p.attr.LinkLayer), LID: p.attr.LID,
 		GID: p.gid.GID, GIDIndex: uint8(p.gid.Index), GIDType: connect.GIDType(p.gid.Type),
-		MTU: p.attr.ActiveMTU.Bytes(), PKey: p.pkey, PKeyIndex: uint16(o.pkeyIndex),
+		MTU: p.attr.ActiveMTU.Bytes(), PKey: p.pkey, PKeyIndex: uint16(p.pkeyIndex),
 		MaxResponder: uint8(min(attr.MaxQPRdAtom, 16)), MaxInitiator: uint8(min(attr.MaxQPInitAtom, 16)),
 		Quality: o.quality, Verbs: p.dev, PresentMTU: p.presentMTU,
 	}

@@ -194,19 +194,36 @@ func TestAckTimeoutKeepsTheDeadTime(t *testing.T) {
 	}
 }
 
-// An empty place of an InfiniBand port's table has no partition, of which 0x8000 would be a full member.
-func TestEmptyPartitionKey(t *testing.T) {
+func TestPartitionKeyIsChosen(t *testing.T) {
+	const ib, ethernet = ibv.LinkInfiniBand, ibv.LinkEthernet
 	for _, c := range []struct {
-		layer ibv.LinkLayer
-		key   uint16
-		valid bool
+		what   string
+		layer  ibv.LinkLayer
+		table  []uint16
+		option int
+		before uint16
+		want   int // index; -1: an error
 	}{
-		{ibv.LinkInfiniBand, 0, false}, {ibv.LinkInfiniBand, 0x8000, false}, {ibv.LinkInfiniBand, 1, true},
-		{ibv.LinkInfiniBand, 0xffff, true}, {ibv.LinkEthernet, 0, true},
+		{"the only one", ib, []uint16{0xffff}, -1, 0, 0},
+		{"a full member of the second", ib, []uint16{0x7fff, 0x8001, 0x8002}, -1, 0, 1},
+		{"the one so far", ib, []uint16{0x8001, 0x7fff, 0x8002}, -1, 0x8002, 2},
+		{"the one so far is gone", ib, []uint16{0x7fff, 0x8001}, -1, 0x8002, 1},
+		{"a limited member only", ib, []uint16{0, 0x7fff, 1}, -1, 0, 1},
+		{"the option", ib, []uint16{0x7fff, 0x8001}, 0, 0, 0},
+		{"an empty place", ib, []uint16{0, 0x8001}, 0, 0, -1},
+		{"a full member of no partition", ib, []uint16{0x8000}, 0, 0, -1},
+		{"an empty table", ib, []uint16{0, 0}, -1, 0, -1},
+		{"RoCE without a table", ethernet, []uint16{0}, -1, 0, 0},
 	} {
-		p := port{attr: ibv.PortAttr{LinkLayer: c.layer}, pkey: c.key}
-		if err := p.checkKey(options{}); (err == nil) != c.valid || err != nil && !errors.Is(err, driver.ErrInvalid) {
-			t.Errorf("key %#x on %v: %v", c.key, c.layer, err)
+		p := port{dev: new(ibv.Context), attr: ibv.PortAttr{LinkLayer: c.layer, PKeys: len(c.table)}, pkey: c.before}
+		err := p.readKey(options{pkeyIndex: c.option}, func(k int) (uint16, error) { return c.table[k], nil })
+		switch {
+		case c.want < 0:
+			if !errors.Is(err, driver.ErrInvalid) && !isUnavailable(err) {
+				t.Errorf("%s: %v", c.what, err)
+			}
+		case err != nil || p.pkeyIndex != c.want || p.pkey != c.table[c.want]:
+			t.Errorf("%s: key %#x at %d, %v, want %d", c.what, p.pkey, p.pkeyIndex, err, c.want)
 		}
 	}
 }

@@ -29,21 +29,30 @@ func (n *conn) cannotComplete() bool {
 
 // resetQPs makes the device release all memory of a connection that has ended: queue pairs in RESET neither read nor
 // write. Only finishClose closes them, because the kernel may wait there for packets that a dead link holds. Earlier
-// completions are in the inbox when resetQPs returns.
-func (n *conn) resetQPs() {
+// completions are in the inbox when resetQPs returns. It returns false if the device has done neither, which may still use
+// the memory then: later calls try again.
+func (n *conn) resetQPs() bool {
 	if n.qpsReset {
-		return
+		return true
 	}
-	n.qpsReset = true
+	if time.Now().Before(n.nextReset) {
+		return false
+	}
+	n.nextReset = time.Now().Add(resetPause)
 	n.stopQueues()
 	n.ctx.drainAll()
 	n.api.unbind()
+	n.qpsReset = true
 	for _, qp := range n.qps {
-		if n.ctx.reset(qp) != nil {
-			_ = qp.Close()
+		if n.ctx.reset(qp) != nil && qp.Close() != nil {
+			n.qpsReset = false
 		}
 	}
+	return n.qpsReset
 }
+
+// resetPause is how long after a device has refused a reset it is asked again.
+const resetPause = time.Second
 
 // drainTime is how long Soft-RoCE may take to finish with a packet.
 const drainTime = 2 * time.Millisecond
@@ -119,6 +128,11 @@ func (n *conn) cutOff() {
 		return
 	}
 	n.isCut = true
+	n.stopQPs()
+}
+
+// stopQPs has the device answer nothing that the peer sends, which then learns that the connection is over.
+func (n *conn) stopQPs() {
 	n.ctx.tasks.Go(func() {
 		for _, qp := range n.qps {
 			_ = qp.ToErr() // fails once its owner has reset or closed it
@@ -126,10 +140,13 @@ func (n *conn) cutOff() {
 	})
 }
 
-// closeQueues closes the queue pairs. It first frees all that is bound to them, because Soft-RoCE waits for that.
-func (n *conn) closeQueues() {
+// closeQueues closes the queue pairs. It first frees all that is bound to them, because Soft-RoCE waits for that. It returns
+// false if the device has refused.
+func (n *conn) closeQueues() bool {
 	n.api.unbind()
+	all := true
 	for _, qp := range n.qps {
-		_ = qp.Close()
+		all = qp.Close() == nil && all
 	}
+	return all
 }

@@ -62,3 +62,35 @@ func TestEmptyMessagesAreInlineWhereBytesAre(t *testing.T) {
 		}
 	}
 }
+
+// A device that completes the bind of a window with an error has no use for them: later connections do without.
+func TestFailedBindsEndWindows(t *testing.T) {
+	var c opened
+	c.windows.Store(true)
+	c.deliver(&ibv.WC{Status: ibv.WCBind})
+	if c.windows.Load() {
+		t.Error("the next connection uses windows")
+	}
+}
+
+// Behind a sign of life nothing is bound, until it is complete.
+func TestSignsOfLifeAreSeen(t *testing.T) {
+	q := sendQueue{ring: make([]request, 8)}
+	for q.next < 3 {
+		if q.probing() {
+			t.Error("a sign of life, before there was one")
+		}
+		q.number(new(ibv.SendWR), requestWindow, true)
+	}
+	q.number(new(ibv.SendWR), requestControl, true)
+	q.probed, q.probe = true, 3
+	for id := range uint32(4) {
+		if !q.probing() {
+			t.Errorf("none after %d of 4 completions", id)
+		}
+		q.complete(id, ibv.WCSuccess)
+	}
+	if q.probing() {
+		t.Error("one after all completions")
+	}
+}

@@ -41,7 +41,7 @@ func (c *opened) firstQueue(peers int) error {
 func (c *opened) entriesOfAPeer() int {
 	switch {
 	case c.Props.Track == driver.Large:
-		return c.depth(largeSends) + c.rxDepth() + 2*largeReceives
+		return c.depth(largeSends) + c.rxDepth() + largeReceives
 	case c.shared != nil:
 		return c.depth(sharedSends)
 	}
@@ -139,6 +139,18 @@ func (c *opened) unreserve(n *conn) {
 	}
 }
 
+// leastRequests is how many requests the queues of a connection must have.
+func (c *opened) leastRequests() int {
+	const sends = 2 * controlReserve
+	switch {
+	case c.Props.Track == driver.Large:
+		return max(sends, largeReceives)
+	case c.shared == nil:
+		return max(sends, c.opts.window+controlReceives)
+	}
+	return sends
+}
+
 // depth returns want, or the largest power of two below it that the device grants a queue.
 func (c *opened) depth(want int) int {
 	return min(want, 1<<(bits.Len(uint(c.dev.Query().MaxQPWR))-1))
@@ -146,7 +158,7 @@ func (c *opened) depth(want int) int {
 
 // rxDepth returns how many requests the queue pair of the peer's data has.
 func (c *opened) rxDepth() int {
-	if c.windows {
+	if c.windows.Load() {
 		return windowSends
 	}
 	return c.depth(cancelSends)
@@ -179,18 +191,14 @@ var inlineSizes = [...]int{inlineSize, 208, 160, 128, 101, 96, 80, 64, 48, 32, 1
 // request's flag for them.
 const vendorMicrosoft = 0x1414
 
-// tryQueuePair makes a queue pair and frees it: a device without reliable connections is of no use, and the number of
-// inline bytes is known afterwards.
+// tryQueuePair makes a queue pair and frees it: the number of inline bytes is known afterwards.
 func (c *opened) tryQueuePair() error {
 	q := c.done.queues[0].cq
 	qp, err := c.createQP(ibv.QPInit{SendCQ: q, RecvCQ: q, MaxSendWR: 1, MaxRecvWR: 1, MaxInline: inlineSize})
-	if err == nil {
-		return qp.Close()
+	if err != nil {
+		return err
 	}
-	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
-		return unavailable(c.Props.Device, "it has no reliable connections (RC queue pairs)", "use the driver tcp or afxdp on its interface", err)
-	}
-	return err
+	return qp.Close()
 }
 
 // createQP makes a queue pair with as many inline bytes as the device grants, at most init.MaxInline. Some devices

@@ -3,8 +3,11 @@
 package verbs
 
 import (
+	"errors"
 	"fmt"
 	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/internal/kit"
@@ -18,6 +21,7 @@ type region struct {
 	key   [keyBytes]byte
 	arena *driver.Arena
 	mr    *ibv.MR
+	fixed bool // the memory is mapped for reading only
 
 	mu   sync.Mutex
 	gone bool
@@ -55,6 +59,9 @@ func (c *opened) register(b []byte, access driver.Access) (*region, error) {
 		r.arena = a
 	}
 	err := c.addRegion(r, flags)
+	if r.fixed = errors.Is(err, unix.EFAULT) && access == driver.RemoteRead; r.fixed {
+		err = c.addRegion(r, flags&^ibv.AccessLocalWrite)
+	}
 	if err != nil {
 		r.letGo()
 		return nil, err

@@ -39,6 +39,8 @@ type sendQueue struct {
 	next       uint32    // number of the next request
 	done       uint32    // all requests below it are complete
 	checked    uint32    // next at the last keep-alive check
+	probed     bool      // a sign of life was posted
+	probe      uint32    // its number, the last one's
 	unsignaled int       // requests since the last one that causes a completion
 	silentData int       // messages from send buffers among them
 	slots      int       // send buffers
@@ -152,6 +154,9 @@ func (q *sendQueue) complete(id uint32, status ibv.WCStatus) (*request, ibv.WCSt
 
 // forget counts all requests as complete: completions that the device reports later have no effect.
 func (q *sendQueue) forget() { q.done = q.next }
+
+// probing reports whether a sign of life is under way.
+func (q *sendQueue) probing() bool { return q.probed && q.holds(q.probe) }
 
 // holds reports whether id is a number that the device may report.
 func (q *sendQueue) holds(id uint32) bool { return id-q.done < q.next-q.done }

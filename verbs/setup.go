@@ -112,14 +112,15 @@ func (c *opened) initLarge(l *large) (err error) {
 	l.results, l.lkey = extra[claimBytes+scratch:], l.mem.lkey
 	sends, rxSends := c.depth(largeSends), c.rxDepth()
 	self := l.peerInc == c.Incarnation // one queue pair serves both directions
-	entries := sends + recvs
+	entries, sendRecvs := sends+recvs, recvs
 	if !self {
-		entries += rxSends + recvs
+		entries += rxSends
+		sendRecvs = 1 // which is never posted; a device may refuse a queue of none
 	}
 	if err := c.reserve(&l.conn, entries); err != nil {
 		return err
 	}
-	tx, err := c.newQP(&l.conn, sends, recvs, inlineSize)
+	tx, err := c.newQP(&l.conn, sends, sendRecvs, inlineSize)
 	if err != nil {
 		return err
 	}
@@ -145,10 +146,14 @@ func (c *opened) initLarge(l *large) (err error) {
 
 // discard frees a connection that is not used. The caller holds c.Mu.
 func (c *opened) discard(n *conn) {
-	n.closeQueues()
+	closed := n.closeQueues()
 	n.api.drop()
 	c.unreserve(n)
 	c.Conns.Remove(n.Number(), n)
+	if !closed {
+		c.stuck = append(c.stuck, n)
+		return
+	}
 	n.gone.Store(true)
 	n.Wake()
 }

@@ -82,7 +82,9 @@ func (s *small) Settle() {
 		}
 		s.sendCredit()
 	} else if s.ops > 0 && s.cannotComplete() {
-		s.resetQPs()
+		if !s.resetQPs() {
+			return
+		}
 		s.take() // events from before the connection ended
 		s.failOps(s.Failure("operation"))
 	}

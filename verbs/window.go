@@ -19,7 +19,8 @@ import (
 // cache.
 //
 // The bind must be complete before the peer gets the key. It is a request on the receiving queue pair, so that the wait
-// takes microseconds: behind a read of the peer's claims, which takes seconds if the peer's host is gone, nothing is bound.
+// takes microseconds: behind a read of the peer's claims, or a sign of life, nothing is bound, as they take seconds if the
+// peer's host is gone.
 
 // bindTime bounds the wait for a bind: a device that takes longer has failed.
 const bindTime = 5 * time.Second
@@ -53,7 +54,7 @@ const maxWindow = 1 << 31
 
 // hasWindows reports whether receives use windows. A connection to oneself does not, as its only queue pair also sends
 // data.
-func (l *large) hasWindows() bool { return l.ctx.windows && !l.noWindows && l.rx != &l.sq }
+func (l *large) hasWindows() bool { return l.ctx.windows.Load() && !l.noWindows && l.rx != &l.sq }
 
 // windowed reports whether a receive of n bytes uses windows.
 func (l *large) windowed(n int) bool { return l.hasWindows() && n <= maxWindow }
@@ -66,7 +67,7 @@ func (l *large) bind(s *slot, n int) error {
 	if !l.windowed(n) || s.memory.bounce || s.memory.n == 0 {
 		return nil
 	}
-	if l.reads > 0 {
+	if l.reads > 0 || l.rx.probing() {
 		return driver.ErrBusy
 	}
 	for k := range s.memory.n {

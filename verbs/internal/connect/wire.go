@@ -49,7 +49,7 @@ func (c rejectCode) String() string {
 		rejectLinkLayer: "one port is InfiniBand, the other Ethernet",
 		rejectGIDType:   "the ports use different RoCE versions, or one IPv4 and the other IPv6 (choose GIDs of one type)",
 		rejectSubnet:    "the ports are on different subnets",
-		rejectPKey:      "the ports are in different partitions",
+		rejectPKey:      "the ports are in different partitions, or are both limited members of one",
 		rejectQPs:       "the two ends have different numbers of queue pairs",
 		rejectStep:      "a queue pair could not be modified",
 		rejectPrepare:   "receives could not be prepared",

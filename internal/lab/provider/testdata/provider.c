@@ -32,35 +32,38 @@ struct profile {
 	uint64_t bind;	/* most bytes of a memory window; 0: any number */
 	unsigned int vendor; /* 0: the real device's, by which the driver knows Soft-RoCE's own faults */
 	int last;	/* a queue pair in ERR gives shared receives back late, with an event: see below */
+	int stuck;	/* refuses the first reset of a queue pair, and then to destroy it once */
 };
 
 #define MANY 1024
 
 static const struct profile profiles[] = {
 	/* providers/mlx5: has all of it. */
-	{ "mlx5", MANY, MANY, 0, 1, 1, 1, 1, 1, 32768, 1 << 22, 30, 16, 0, 0, 0 },
+	{ "mlx5", MANY, MANY, 0, 1, 1, 1, 1, 1, 32768, 1 << 22, 30, 16, 0, 0, 0, 0 },
 	/* providers/mlx5/qp.c: binds at most 2 GiB; here 1 MiB, so that tests reach it. */
-	{ "binds", MANY, MANY, 0, 1, 1, 1, 1, 1, 32768, 1 << 22, 30, 16, 1 << 20, 0, 0 },
+	{ "binds", MANY, MANY, 0, 1, 1, 1, 1, 1, 32768, 1 << 22, 30, 16, 1 << 20, 0, 0, 0 },
 	/* providers/mlx4/verbs.c: 1 KiB of inline bytes. */
-	{ "mlx4", MANY, MANY, 0, 1, 1, 1, 1, 1, 16351, 65408, 32, 16, 0, 0, 0 },
+	{ "mlx4", MANY, MANY, 0, 1, 1, 1, 1, 1, 16351, 65408, 32, 16, 0, 0, 0, 0 },
 	/* providers/irdma/uverbs.c: EINVAL above max_hw_inline, 101 in generation 2 (E810), which has neither SRQ nor atomics. */
-	{ "irdma", 101, MANY, 0, 1, 1, 0, 0, 1, 4063, 1 << 20, 13, 127, 0, 0, 0 },
+	{ "irdma", 101, MANY, 0, 1, 1, 0, 0, 1, 4063, 1 << 20, 13, 127, 0, 0, 0, 0 },
 	/* providers/bnxt_re/main.h: 96 in static mode; no alloc_mw, though the firmware names windows. */
-	{ "bnxt_re", 96, MANY, 0, 1, 0, 1, 0, 1, 8191, 1 << 20, 6, 32, 0, 0, 0 },
+	{ "bnxt_re", 96, MANY, 0, 1, 0, 1, 0, 1, 8191, 1 << 20, 6, 32, 0, 0, 0, 0 },
 	/* providers/hns/hns_roce_u_verbs.c, get_max_inline_data: grants less than asked for; no resize_cq, no alloc_mw. */
-	{ "hns", MANY, 32, 0, 0, 0, 1, 1, 1, 32768, 1 << 22, 63, 128, 0, 0, 0 },
+	{ "hns", MANY, 32, 0, 0, 0, 1, 1, 1, 32768, 1 << 22, 63, 128, 0, 0, 0, 0 },
 	/* providers/erdma: ERDMA_MAX_INLINE; no resize_cq, create_srq or alloc_mw. */
-	{ "erdma", 96, MANY, 0, 0, 0, 0, 1, 1, 8192, 1 << 18, 6, 16, 0, 0, 0 },
+	{ "erdma", 96, MANY, 0, 0, 0, 0, 1, 1, 8192, 1 << 18, 6, 16, 0, 0, 0, 0 },
 	/* providers/mana/wr.c: does not look at IBV_SEND_INLINE; no resize_cq or create_srq. */
-	{ "mana", MANY, MANY, 1, 0, 0, 0, 0, 1, 4096, 1 << 16, 15, 32, 0, 0x1414, 0 },
+	{ "mana", MANY, MANY, 1, 0, 0, 0, 0, 1, 4096, 1 << 16, 15, 32, 0, 0x1414, 0, 0 },
 	/* providers/vmw_pvrdma/qp.c: no inline bytes; no resize_cq or alloc_mw. */
-	{ "pvrdma", MANY, 0, 0, 0, 0, 1, 0, 1, 16384, 1 << 18, 16, 16, 0, 0, 0 },
+	{ "pvrdma", MANY, 0, 0, 0, 0, 1, 0, 1, 16384, 1 << 18, 16, 16, 0, 0, 0, 0 },
 	/* providers/efa/verbs.c: SRD and UD only. */
-	{ "efa", 32, MANY, 0, 0, 0, 0, 0, 0, 1024, 1 << 15, 2, 0, 0, 0, 0 },
+	{ "efa", 32, MANY, 0, 0, 0, 0, 0, 0, 1024, 1 << 15, 2, 0, 0, 0, 0, 0 },
 	/* providers/mlx5 and its kernel module: all that raise the event Last WQE Reached. */
-	{ "last", MANY, MANY, 0, 1, 1, 1, 1, 1, 32768, 1 << 22, 30, 16, 0, 0x02c9, 1 },
+	{ "last", MANY, MANY, 0, 1, 1, 1, 1, 1, 32768, 1 << 22, 30, 16, 0, 0x02c9, 1, 0 },
+	/* Any adapter whose firmware does not answer for some time. */
+	{ "stuck", MANY, MANY, 0, 1, 1, 1, 1, 1, 32768, 1 << 22, 30, 16, 0, 0, 0, 1 },
 	/* Nobody's: the least of everything. */
-	{ "least", 0, 0, 0, 0, 0, 0, 0, 1, 128, 1400, 1, 1, 0, 0, 0 },
+	{ "least", 0, 0, 0, 0, 0, 0, 0, 1, 128, 1400, 1, 1, 0, 0, 0, 0 },
 };
 
 static const struct profile *now;
@@ -196,6 +199,8 @@ static int query_port(struct ibv_context *c, uint8_t port, struct ibv_port_attr 
 static pthread_mutex_t late_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ibv_qp *late[MANY];    /* that still complete */
 static struct ibv_qp *reached[MANY]; /* whose event is not read yet */
+static struct ibv_qp *refused[MANY]; /* that were not reset once */
+static int kept[MANY];		     /* of them, those that were not destroyed once, either */
 static struct events {
 	struct ibv_context *of;
 	int device, ours;
@@ -376,6 +381,12 @@ int ibv_destroy_qp(struct ibv_qp *qp)
 
 	check_late(qp, "destroyed");
 	pthread_mutex_lock(&late_lock);
+	k = place(refused, qp);
+	if (now->stuck && k >= 0 && !kept[k]) {
+		kept[k] = 1;
+		pthread_mutex_unlock(&late_lock);
+		return ETIMEDOUT;
+	}
 	k = place(reached, qp);
 	if (k >= 0)
 		reached[k] = NULL; /* as the kernel does */
@@ -417,6 +428,17 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask)
 		return EINVAL;
 	if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) && a->max_dest_rd_atomic > now->rd_atomic)
 		return EINVAL;
+	if (now->stuck && (mask & IBV_QP_STATE) && a->qp_state == IBV_QPS_RESET && was != IBV_QPS_RESET) {
+		int first;
+
+		pthread_mutex_lock(&late_lock);
+		first = place(refused, qp) < 0;
+		if (first)
+			refused[place(refused, NULL)] = qp;
+		pthread_mutex_unlock(&late_lock);
+		if (first)
+			return ETIMEDOUT;
+	}
 	if ((mask & IBV_QP_STATE) && a->qp_state == IBV_QPS_RESET && now->vendor) {
 		/* The driver does not see Soft-RoCE, which needs this: reset in verbs/qpreset.go. */
 		struct ibv_qp_attr failed = { .qp_state = IBV_QPS_ERR };
