@@ -9,7 +9,7 @@
 //
 // It needs Linux 5.9, or 5.10 for several queues, and root, or CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK.
 // Instead of the last one, a limit of locked memory (RLIMIT_MEMLOCK) of 20 MiB does, and of 8 MiB more for each further
-// queue, or twice that where the MTU exceeds 1.7 KB. All other traffic passes to the kernel as before. If the device has
+// queue, where the kernel copies (mode=skb, copy=always, veth) and the MTU is at most 1.7 KB; else twice that. All other traffic passes to the kernel as before. If the device has
 // another XDP program, opening fails and leaves that program in place.
 //
 // # Options
@@ -79,7 +79,7 @@
 // is no room is refused with ErrBusy, and the error names both options. The first context that is opened on a device
 // sets them for all.
 //
-// A device takes 2 or 4 KiB for each of its chunks: 5632 to send from (2560, and 16 for each connection of the small
+// A device takes 2 KiB, or 4 where it may write to memory itself or the MTU exceeds 1.7 KB, for each of its chunks: 5632 to send from (2560, and 16 for each connection of the small
 // track) and, for each queue, 4/3 of the frames. Long frames take 8 MiB more, and a connection takes some 60 KiB
 // on the small track and 150 KiB on the large one.
 // Messages that a peer does not receive occupy chunks to send from. Each connection has 16 of its own; of 2048 common

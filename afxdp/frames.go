@@ -260,7 +260,8 @@ func (n *nic) push(q *queue) bool {
 const freeChunks = 64
 
 // fill gives the kernel chunks to receive into: as many as peers have credit for, and freeChunks. The kernel uses them
-// in turn, so a small number keeps more of them in the caches.
+// in turn, so a small number keeps more of them in the caches. A device that writes to the chunks itself gets all, for they
+// are its receive ring, which takes the host's other frames, too.
 func (n *nic) fill() {
 	m := &n.memory
 	target := freeChunks + n.pool.Reserved()
@@ -272,8 +273,12 @@ func (n *nic) fill() {
 	var addrs [64]uint64
 	for k := range n.queues {
 		q := &n.queues[k]
+		limit := q.rxLimit
+		if !q.sock.ZeroCopy() {
+			limit = min(limit, target)
+		}
 		for len(m.spare) > 0 {
-			want := min(len(m.spare), len(addrs), min(target, q.rxLimit)-q.posted)
+			want := min(len(m.spare), len(addrs), limit-q.posted)
 			if want <= 0 {
 				break
 			}

@@ -214,15 +214,13 @@ func (n *nic) open(device string) (err error) {
 	n.sole = err == nil && len(queues) >= all.Rx
 	perQueue := o.frames + o.slack()
 	n.rxChunks = perQueue * len(queues)
-	chunkSize := 2048
-	if l.MTU+carrier.MaxHeader > chunkSize-xsk.RxReserve {
-		chunkSize = 4096
-	}
+	attach := o.attachTo(device)
+	chunkSize := o.chunkSize(l.MTU, attach)
 	run := o.runLength(l.MTU, chunkSize)
 	packet := max(min(l.MTU-o.kind.Overhead(), chunkSize-dataAt), link.MinMTU)
 	n.memory.quotas.init(o.peers, packet-prefixSize-link.HeaderSize-16)
 	n.pool = o.pool(run)
-	if n.dev, err = xsk.Open(n.xskConfig(device, queues, chunkSize, run)); err != nil {
+	if n.dev, err = xsk.Open(n.xskConfig(device, attach, queues, chunkSize, run)); err != nil {
 		n.close()
 		switch {
 		case !errors.Is(err, xsk.ErrQueueBusy):
@@ -254,8 +252,36 @@ func (n *nic) open(device string) (err error) {
 	return nil
 }
 
+// attachTo returns how the program is attached to a device.
+func (o *options) attachTo(device string) xsk.Attachment {
+	if o.attach != xsk.AttachAuto {
+		return o.attach
+	}
+	switch kernelDriver(device) {
+	case "veth": // a seventh faster so: its driver copies once more for a native program
+		return xsk.AttachGeneric
+	case "hv_netvsc": // gives a native program to its virtual function, whose frames reach no socket of this device
+		return xsk.AttachGeneric
+	}
+	if f, err := xsk.DeviceFeatures(device); err == nil && !f.Native {
+		return xsk.AttachGeneric // some drivers run programs, and drop what these redirect
+	}
+	return xsk.AttachAuto
+}
+
+// chunkSize returns the bytes of a chunk. Where the device itself may write to chunks they have 4096: of 2048 the kernel
+// leaves it 1792, of which igb, igc and ixgbe (82599) use whole KiB only, and they cut or drop longer frames, also those
+// of the host's other traffic.
+func (o *options) chunkSize(mtu int, attach xsk.Attachment) int {
+	copies := attach == xsk.AttachGeneric || o.copying == xsk.CopyAlways
+	if copies && mtu+carrier.MaxHeader <= 2048-xsk.RxReserve {
+		return 2048
+	}
+	return 4096
+}
+
 // xskConfig returns the configuration for opening the device.
-func (n *nic) xskConfig(device string, queues []int, chunkSize, run int) xsk.Config {
+func (n *nic) xskConfig(device string, attach xsk.Attachment, queues []int, chunkSize, run int) xsk.Config {
 	o, perQueue := &n.opts, n.opts.frames+n.opts.slack()
 	match := xsk.Match{UDPPort: o.port}
 	if o.kind == carrier.Ether {
@@ -264,10 +290,6 @@ func (n *nic) xskConfig(device string, queues []int, chunkSize, run int) xsk.Con
 	long := 0
 	if run > 0 {
 		long = longChunks / run * run
-	}
-	attach := o.attach
-	if attach == xsk.AttachAuto && kernelDriver(device) == "veth" {
-		attach = xsk.AttachGeneric // a seventh faster on veth, whose driver copies once more for a native program
 	}
 	cfg := xsk.Config{
 		Device: device, Match: match, Attach: attach, Queues: queues,

@@ -5,6 +5,7 @@ package afxdp
 import (
 	"testing"
 
+	"github.com/bywash/bywash/afxdp/xsk"
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/internal/kit"
 )
@@ -47,5 +48,26 @@ func TestCloseAwaitsWaiters(t *testing.T) {
 	}
 	if n.waits.Sleepers() > 0 {
 		t.Error("close unmaps the rings while a waiter looks at them")
+	}
+}
+
+// A device that may write to chunks gets them so large that drivers which use whole KiB take frames of MTU 1500.
+func TestChunkSizes(t *testing.T) {
+	for _, c := range []struct {
+		mtu    int
+		attach xsk.Attachment
+		copies xsk.Copying
+		want   int
+	}{
+		{1500, xsk.AttachAuto, xsk.CopyAuto, 4096},
+		{1500, xsk.AttachNative, xsk.CopyNever, 4096},
+		{1500, xsk.AttachAuto, xsk.CopyAlways, 2048},
+		{1500, xsk.AttachGeneric, xsk.CopyAuto, 2048},
+		{3000, xsk.AttachGeneric, xsk.CopyAuto, 4096},
+	} {
+		o := options{copying: c.copies}
+		if got := o.chunkSize(c.mtu, c.attach); got != c.want {
+			t.Errorf("MTU %d, attach %v, copying %v: chunks of %d bytes, want %d", c.mtu, c.attach, c.copies, got, c.want)
+		}
 	}
 }

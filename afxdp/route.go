@@ -147,7 +147,7 @@ const resolvePause = 500 * time.Millisecond
 func (r *route) resolve(ctx context.Context) {
 	n := r.ctx.nic
 	for ctx.Err() == nil {
-		peer, err := n.res.Resolve(ctx, r.to.ip)
+		peer, err := n.res.Resolve(ctx, r.to.ip, r.ctx.addr.ip)
 		if err == nil {
 			r.peer.Store(peer)
 			n.routes.Store(peer, r)

@@ -98,11 +98,12 @@ func fatal(call string, errno unix.Errno) error {
 	return os.NewSyscallError("xsk: "+call, errno)
 }
 
-// WakeRx calls the driver to receive. In zero-copy mode it does so if the driver waits for a call because the fill ring
-// was empty. With busy-poll it always does, because the driver receives nothing otherwise. Call it when Receive
-// returned nothing. In copy mode without busy-poll it does nothing.
+// WakeRx calls the driver to receive. In zero-copy mode it does so if the driver waits for a call because it has found too
+// few chunks in the fill ring, and Fill has added some since the last call: a driver whose own ring is longer waits all the
+// time. With busy-poll it always does, because the driver receives nothing otherwise. Call it when Receive returned
+// nothing. In copy mode without busy-poll it does nothing.
 func (s *Socket) WakeRx() error {
-	if s.cfg.BusyPoll.Time == 0 && !s.fill.needWakeup(s.zc) {
+	if s.cfg.BusyPoll.Time == 0 && (!s.fill.needWakeup(s.zc) || s.zc && !s.filled.Swap(false)) {
 		return nil
 	}
 	_, _, errno := unix.Syscall6(unix.SYS_RECVFROM, uintptr(s.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)

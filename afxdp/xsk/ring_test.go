@@ -131,6 +131,22 @@ func TestNeedWakeupIsTheKernelsFlag(t *testing.T) {
 	}
 }
 
+// A driver that waits for more chunks all the time is called once for each time that it has got some.
+func TestDriverIsWokenForNewChunksOnly(t *testing.T) {
+	r, _, slots := pair[uint64](64, 0)
+	atomic.StoreUint32(r.flags, unix.XDP_RING_NEED_WAKEUP)
+	s := &Socket{fd: -1, zc: true, fill: queue[uint64]{r, slots}} // a call fails
+	for round := range 3 {
+		if err := s.WakeRx(); err != nil {
+			t.Errorf("round %d: called without new chunks: %v", round, err)
+		}
+		s.Fill([]uint64{0})
+		if err := s.WakeRx(); err == nil {
+			t.Errorf("round %d: not called for a new chunk", round)
+		}
+	}
+}
+
 func BenchmarkRingBatch32(b *testing.B) {
 	p, c, slots := pair[Desc](2048, 0)
 	in, out := queue[Desc]{p, slots}, queue[Desc]{c, slots}

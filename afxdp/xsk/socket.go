@@ -37,7 +37,8 @@ type Socket struct {
 	comp queue[uint64]
 	_    [64]byte
 
-	wait waiter
+	filled atomic.Bool // since the last call of WakeRx; in zero-copy mode only
+	wait   waiter
 
 	closing sync.Once
 	closed  atomic.Bool
@@ -250,7 +251,11 @@ func (s *Socket) Fill(addrs []uint64) int {
 		addrs = addrs[:min(len(addrs), s.FillFree())]
 		s.umem.own.addrs(addrs, s.umem.chunkSize, byUser, byFill)
 	}
-	return s.fill.put(addrs)
+	n := s.fill.put(addrs)
+	if s.zc && n > 0 {
+		s.filled.Store(true)
+	}
+	return n
 }
 
 // FillFree returns how many chunks Fill can take.

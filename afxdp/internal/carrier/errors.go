@@ -64,7 +64,7 @@ func problem(device string, dst, via netip.Addr, err error) error {
 	case errors.Is(err, errOwn):
 		e.remedy = "frames to oneself never reach a device: use the address of another host"
 	case errors.Is(err, errNoRoute):
-		e.remedy = fmt.Sprintf("see ip route get %v oif %s; add an address or a route", dst, device)
+		e.remedy = fmt.Sprintf("see ip route get %v oif %s, with from and this host's address; add an address or a route", dst, device)
 	case errors.Is(err, errUnreachable):
 		e.remedy = fmt.Sprintf("see ip neighbour show %v dev %s; is it up, in this segment, not filtered?", hop, device)
 	case errors.Is(err, errDown):

@@ -51,7 +51,7 @@ func (r *Resolver) look(p *Peer, probe bool) (Hop, error) {
 	case !link.up:
 		return fail(netip.Addr{}, errDown)
 	}
-	hop, err := r.route(p.dst, link)
+	hop, err := r.route(p.dst, p.src, link)
 	if err != nil {
 		return fail(netip.Addr{}, err)
 	}
@@ -86,8 +86,9 @@ func (r *Resolver) look(p *Peer, probe bool) (Hop, error) {
 	return hop, nil
 }
 
-// route looks up dst in the routing tables, for frames that leave through the device.
-func (r *Resolver) route(dst netip.Addr, link *linkState) (Hop, error) {
+// route looks up dst in the routing tables, for frames that leave through the device. Rules (ip rule) can make the tables
+// depend on the address src of this host; without it the kernel chooses one.
+func (r *Resolver) route(dst, src netip.Addr, link *linkState) (Hop, error) {
 	if !dst.IsValid() || dst.IsUnspecified() || dst.IsMulticast() {
 		return Hop{}, errAddress
 	}
@@ -97,15 +98,16 @@ func (r *Resolver) route(dst netip.Addr, link *linkState) (Hop, error) {
 	to := net.IP(dst.AsSlice())
 	// Only a look-up without a device finds an address of this host on another device. Link-local addresses mean
 	// nothing then. A failure is ignored, as the route may need the device.
-	if !dst.IsLinkLocalUnicast() {
-		routes, err := r.handle.RouteGetWithOptions(to, nil)
-		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
-			return Hop{}, errOwn
-		}
+	if !dst.IsLinkLocalUnicast() && r.isOwn(dst) {
+		return Hop{}, errOwn
 	}
 	// If a look-up names a device without a route, IPv4 assumes that every address is on its segment; with
 	// RTM_F_FIB_MATCH it returns only routes of the tables.
 	through := &netlink.RouteGetOptions{OifIndex: r.index, FIBMatch: true}
+	from := src.IsValid() && src.Is4() == dst.Is4() && !dst.IsLinkLocalUnicast() && r.isOwn(src)
+	if from {
+		through.SrcAddr = src.AsSlice()
+	}
 	if _, err := r.handle.RouteGetWithOptions(to, through); err != nil {
 		return Hop{}, routeError(err)
 	}
@@ -117,7 +119,16 @@ func (r *Resolver) route(dst netip.Addr, link *linkState) (Hop, error) {
 	if len(routes) == 0 {
 		return Hop{}, errNoRoute
 	}
+	if from {
+		routes[0].Src = through.SrcAddr // which the kernel does not repeat
+	}
 	return hopOf(&routes[0], dst, link)
+}
+
+// isOwn reports whether an address is this host's, on whatever device.
+func (r *Resolver) isOwn(a netip.Addr) bool {
+	routes, err := r.handle.RouteGetWithOptions(a.AsSlice(), nil)
+	return err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
 }
 
 func hopOf(route *netlink.Route, dst netip.Addr, link *linkState) (Hop, error) {

@@ -89,6 +89,7 @@ type linkState struct {
 type Peer struct {
 	r       *Resolver
 	dst     netip.Addr
+	src     netip.Addr              // of this host, as the caller wants it
 	outcome atomic.Pointer[outcome] // nil until the first
 	ready   chan struct{}           // closed with the first outcome
 
@@ -181,12 +182,13 @@ func (l *linkState) problem() error {
 	return nil
 }
 
-// Resolve finds the way to dst, an IPv4 address or an IPv6 address (whose zone is ignored), and watches it until the
-// peer is closed. If the next hop's MAC is unknown, the kernel asks for it, by default for three seconds at most.
+// Resolve finds the way to dst, an IPv4 address or an IPv6 address (whose zone is ignored), from the address src of this
+// host, and watches it until the peer is closed. The kernel chooses the source where src is not valid, not of dst's family,
+// or not an address of this host. If the next hop's MAC is unknown, the kernel asks for it, by default for three seconds at most.
 // Resolve blocks until there is an outcome or ctx is done; in the latter case the error matches errUnreachable and
 // ctx's error. After an error nothing is watched. Two calls for one dst return two peers.
-func (r *Resolver) Resolve(ctx context.Context, dst netip.Addr) (*Peer, error) {
-	p := &Peer{r: r, dst: dst.Unmap().WithZone(""), ready: make(chan struct{})}
+func (r *Resolver) Resolve(ctx context.Context, dst, src netip.Addr) (*Peer, error) {
+	p := &Peer{r: r, dst: dst.Unmap().WithZone(""), src: src.Unmap().WithZone(""), ready: make(chan struct{})}
 	r.mu.Lock()
 	if r.closed {
 		r.mu.Unlock()

@@ -51,7 +51,7 @@ func watch(s *space, probe time.Duration) *watcher {
 func (w *watcher) resolve(dst string) (*Peer, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
 	defer cancel()
-	return w.Resolve(ctx, netip.MustParseAddr(dst))
+	return w.Resolve(ctx, netip.MustParseAddr(dst), netip.Addr{})
 }
 
 func (w *watcher) peer(dst string) *Peer {
@@ -131,6 +131,40 @@ func TestHopBehindARouter(t *testing.T) {
 	}
 }
 
+// Rules can send what comes from one address another way.
+func TestHopDependsOnTheSource(t *testing.T) {
+	a, b, _ := routed(t)
+	for _, x := range []struct{ src, dst, prefix, via string }{
+		{"10.1.0.1", "10.9.0.1", "10.9.0.0/24", "10.1.0.2"},
+		{"fd01::1", "fd09::1", "fd09::/64", "fd01::2"},
+	} {
+		const table = 101
+		_, prefix, err := net.ParseCIDR(x.prefix)
+		a.must(err)
+		a.must(a.nl.RouteReplace(&netlink.Route{LinkIndex: a.link("eth0").Attrs().Index, Dst: prefix, Gw: net.ParseIP(x.via), Table: table}))
+		rule := netlink.NewRule()
+		src := netip.MustParseAddr(x.src)
+		rule.Src, rule.Table = &net.IPNet{IP: src.AsSlice(), Mask: net.CIDRMask(src.BitLen(), src.BitLen())}, table
+		if src.Is6() {
+			rule.Family = netlink.FAMILY_V6
+		}
+		a.must(a.nl.RuleAdd(rule))
+		w := watch(a, 0)
+		ctx, cancel := context.WithTimeout(context.Background(), maxWait)
+		defer cancel()
+		if p, err := w.Resolve(ctx, netip.MustParseAddr(x.dst), netip.Addr{}); !errors.Is(err, errNoRoute) {
+			t.Errorf("to %s: %v, %v, want no route", x.dst, p, err)
+		}
+		p, err := w.Resolve(ctx, netip.MustParseAddr(x.dst), src)
+		if err != nil {
+			t.Fatalf("to %s from %s: %v", x.dst, x.src, err)
+		}
+		if hop, err := p.Hop(); err != nil || hop.Via.String() != x.via || hop.Src != src || hop.DstMAC != b.mac("eth0") {
+			t.Errorf("to %s from %s: %+v, %v", x.dst, x.src, hop, err)
+		}
+	}
+}
+
 func TestHopOfIPv4ByAnIPv6Router(t *testing.T) {
 	a, b, _ := routed(t)
 	w, route := watch(a, 0), a.route("eth0", "10.2.0.0/24", "10.1.0.2")
@@ -198,7 +232,7 @@ func TestWaitForANeighbourEndsWithTheContext(t *testing.T) {
 	w := watch(a, 0)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	_, err := w.Resolve(ctx, netip.MustParseAddr("10.1.0.77"))
+	_, err := w.Resolve(ctx, netip.MustParseAddr("10.1.0.77"), netip.Addr{})
 	if !errors.Is(err, context.Canceled) || !errors.Is(err, errUnreachable) || len(w.peers) != 0 {
 		t.Errorf("%v, %d peers are left", err, len(w.peers))
 	}
