@@ -135,12 +135,13 @@ func TestNeedWakeupIsTheKernelsFlag(t *testing.T) {
 func TestDriverIsWokenForNewChunksOnly(t *testing.T) {
 	r, _, slots := pair[uint64](64, 0)
 	atomic.StoreUint32(r.flags, unix.XDP_RING_NEED_WAKEUP)
-	s := &Socket{fd: -1, zc: true, fill: queue[uint64]{r, slots}} // a call fails
+	u := &UMEM{chunkSize: 4096, own: newOwnership(3)}
+	s := &Socket{umem: u, fd: -1, zc: true, fill: queue[uint64]{r, slots}} // a call fails
 	for round := range 3 {
 		if err := s.WakeRx(); err != nil {
 			t.Errorf("round %d: called without new chunks: %v", round, err)
 		}
-		s.Fill([]uint64{0})
+		s.Fill([]uint64{uint64(round) * 4096})
 		if err := s.WakeRx(); err == nil {
 			t.Errorf("round %d: not called for a new chunk", round)
 		}
