@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "abi.h"
@@ -124,17 +125,25 @@ static void on_registered(int status, size_t id, void *registered)
 	sem_post(registered);
 }
 
-/* Waits until the handler is in place: of a server that ends before, nothing would be heard. */
+/*
+ * Waits until the handler is in place: of a server that ends before, nothing would be heard. A server that does not answer
+ * for REGISTER_TIME is left to the requests that follow.
+ */
+#define REGISTER_TIME 5 /* seconds */
+
 static void register_handler(void)
 {
 	static int codes[] = { BW_PMIX_LOST_CONNECTION, BW_PMIX_LOST_SERVER };
-	static sem_t registered;
+	static sem_t registered; /* the library may use it later */
+	struct timespec until;
 
 	if (pipe2(events, O_CLOEXEC | O_NONBLOCK) < 0)
 		return;
 	sem_init(&registered, 0, 0);
 	lib.register_handler(codes, sizeof(codes) / sizeof(codes[0]), NULL, 0, on_event, on_registered, &registered);
-	while (sem_wait(&registered) < 0)
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += REGISTER_TIME;
+	while (sem_timedwait(&registered, &until) < 0 && errno == EINTR)
 		;
 }
 
