@@ -64,12 +64,11 @@ type posted struct {
 	state  atomic.Uint32
 	buf    []byte // if it is in one piece
 	cursor driver.Cursor
-	at     int // of cursor
 }
 
 func (m *posted) set(p *driver.Packet) {
 	m.buf, _ = p.Contiguous()
-	m.cursor, m.at = p.Cursor(), 0
+	m.cursor = p.Cursor()
 }
 
 func (m *posted) clear() {
@@ -159,10 +158,8 @@ func copyIn(s *recvSlot, off int, b []byte) {
 		copy(s.buf[off:], b)
 		return
 	}
-	if s.at != off {
-		s.cursor.Seek(off)
-	}
-	s.at = off + s.cursor.Scatter(b)
+	s.cursor.Seek(off)
+	s.cursor.Scatter(b)
 }
 
 func (l *large) progressRecv(k int) {
@@ -224,10 +221,8 @@ func (c *share) Fill(_ *link.Conn, t *link.Transfer, off uint64, b []byte) {
 		copy(b, s.buf[off:])
 		return
 	}
-	if s.at != int(off) {
-		s.cursor.Seek(int(off))
-	}
-	s.at = int(off) + s.cursor.Gather(b)
+	s.cursor.Seek(int(off))
+	s.cursor.Gather(b)
 }
 
 func (c *share) Placed(lc *link.Conn, t *link.Transfer) {

@@ -132,6 +132,7 @@ type Cursor struct {
 	data Layout
 	seg  int
 	skip int // bytes of segment seg already passed
+	pos  int // bytes passed
 }
 
 // Next returns the next run of at most limit bytes and moves past it. It is
@@ -163,34 +164,23 @@ func (c *Cursor) Next(limit int) []byte {
 			s = s[:limit]
 		}
 		c.skip += len(s)
+		c.pos += len(s)
 		return s
 	}
 }
 
-// Seek moves to byte off, counted from the start.
+// Seek moves to byte off, counted from the start. A cursor that only moves on takes one step a piece over the whole packet;
+// to start elsewhere it asks Packet.Data, and walks through Packet.IOV.
 func (c *Cursor) Seek(off int) {
-	if c.iov == nil {
-		if c.data != nil {
-			c.seg, c.skip = c.data.At(off)
-		}
+	if c.iov == nil && c.data != nil && (off < c.pos || c.pos == 0 && off > 0) {
+		c.seg, c.skip = c.data.At(off)
+		c.pos = off
 		return
 	}
-	c.seg, c.skip = 0, off
-	for c.seg < len(c.iov) && c.skip >= len(c.iov[c.seg]) {
-		c.skip -= len(c.iov[c.seg])
-		c.seg++
+	if off < c.pos {
+		c.seg, c.skip, c.pos = 0, 0, 0
 	}
-}
-
-// Skip moves past n bytes, or to the end. A cursor that always skips costs one step a segment over the whole packet; one
-// that seeks walks from the start each time.
-func (c *Cursor) Skip(n int) {
-	for n > 0 {
-		s := c.Next(n)
-		if len(s) == 0 {
-			return
-		}
-		n -= len(s)
+	for c.pos < off && len(c.Next(off-c.pos)) > 0 {
 	}
 }
 

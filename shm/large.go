@@ -19,6 +19,7 @@ import (
 // transfer is this end's view of a slot in use.
 type transfer struct {
 	p       *driver.Packet
+	cursor  driver.Cursor // of p, at the piece that is copied next
 	slot    *transferSlot
 	ticket  uint64
 	used    bool // receiving end: the slot's last use was matched by a sender
@@ -244,7 +245,7 @@ func (l *large) match(t *transfer) bool {
 
 // letGo releases what a transfer holds.
 func (l *large) letGo(t *transfer) {
-	t.p, t.local = nil, nil
+	t.p, t.local, t.cursor = nil, nil, driver.Cursor{}
 	if t.arena != nil {
 		t.arena.Release()
 		t.arena = nil

@@ -40,7 +40,7 @@ func (l *large) recvIn(t *transfer, i int, p *driver.Packet) error {
 		return l.fault("receive", "%w", err)
 	}
 	l.ticket++
-	t.ticket, t.p, t.used = l.ticket, p, false
+	t.ticket, t.p, t.cursor, t.used = l.ticket, p, p.Cursor(), false
 	l.live.recvs |= 1 << i
 	atomic.StoreUint64(&t.slot.claim, t.ticket<<claimTag)
 	atomic.StoreUint64(&t.slot.recv.ticket, t.ticket)
@@ -94,7 +94,7 @@ func (l *large) SendPost(p *driver.Packet) error {
 		return l.fault("send", "%w", err)
 	}
 	l.sizes(t, uint64(n), room)
-	t.ticket, t.p, t.matched = ticket, p, true
+	t.ticket, t.p, t.cursor, t.matched = ticket, p, p.Cursor(), true
 	l.live.sends |= 1 << i
 	p.Driver = driver.PacketState{Phase: driver.Posted, Slot: i, Ticket: ticket}
 	l.resolveSend(t)

@@ -207,24 +207,22 @@ func (l *large) mappedAt(t *transfer, off, n int, sending bool) {
 	case t.local != nil:
 		movePiece(t.local[off:off+n], remote, t.n)
 	default:
-		c := t.p.Cursor()
-		c.Seek(off)
+		t.cursor.Seek(off)
 		if sending {
-			c.Gather(remote)
+			t.cursor.Gather(remote)
 		} else {
-			c.Scatter(remote)
+			t.cursor.Scatter(remote)
 		}
 	}
 }
 
 // attachAt copies a piece to or from private memory of the peer.
 func (l *large) attachAt(t *transfer, off, n int, sending bool) error {
-	c := t.p.Cursor()
-	c.Seek(off)
+	t.cursor.Seek(off)
 	for n > 0 {
 		v, size := l.iov[:0], 0
 		for len(v) < cap(v) && size < n {
-			run := c.Next(n - size)
+			run := t.cursor.Next(n - size)
 			if len(run) == 0 {
 				break
 			}
@@ -273,9 +271,8 @@ func (l *large) feedRing(t *transfer) {
 		le.PutUint32(b, t.p.Driver.Slot)
 		le.PutUint32(b[4:], uint32(t.ticket))
 		le.PutUint64(b[8:], uint64(t.moved))
-		c := t.p.Cursor()
-		c.Seek(t.moved)
-		c.Gather(b[fragmentHeader:])
+		t.cursor.Seek(t.moved)
+		t.cursor.Gather(b[fragmentHeader:])
 		if short {
 			l.out.sendInline(b)
 		} else {
@@ -309,9 +306,8 @@ func (l *large) drainRing() {
 					l.misbehaved("fragment out of place")
 					return
 				}
-				c := t.p.Cursor()
-				c.Seek(t.moved)
-				c.Scatter(b[fragmentHeader:])
+				t.cursor.Seek(t.moved)
+				t.cursor.Scatter(b[fragmentHeader:])
 				t.moved += a.n - fragmentHeader
 				if t.moved == t.n {
 					l.lastPath = "ring"

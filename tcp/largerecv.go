@@ -80,6 +80,7 @@ func (l *large) target(budget int) (bufs [][]byte, asked int, whole bool) {
 		r.bufs[0] = s.buf[r.off : r.off+uint64(want)]
 		k, asked = 1, want
 	} else {
+		s.cursor.Seek(int(r.off))
 		c := s.cursor
 		for k < maxPieces-1 && asked < want {
 			r.bufs[k] = c.Next(want - asked)
@@ -102,9 +103,6 @@ func (l *large) came(n int, whole bool) bool {
 		if whole && uint64(n) > left {
 			r.got = n - int(left)
 			n = int(left)
-		}
-		if s := r.slot; s != nil && s.buf == nil {
-			s.cursor.Skip(n)
 		}
 		if r.off += uint64(n); r.off < r.t.bytes {
 			return true

@@ -73,9 +73,6 @@ func (l *large) write() {
 			head := min(n, w.left)
 			w.left -= head
 			w.off += uint64(n - head)
-			if s := w.slot; s != nil && s.buf == nil {
-				s.cursor.Skip(n - head)
-			}
 		}
 		if s := w.slot; s != nil && w.left == 0 && w.off == s.t.bytes {
 			w.slot = nil
@@ -111,6 +108,9 @@ func (l *large) source(budget int) [][]byte {
 			k++
 		}
 		return w.bufs[:k]
+	}
+	if left > 0 {
+		s.cursor.Seek(int(w.off))
 	}
 	c := s.cursor
 	for k < maxPieces && left > 0 {
