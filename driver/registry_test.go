@@ -17,9 +17,12 @@ type named struct {
 
 func (n named) Name() string { return n.name }
 
-func TestRegistry(t *testing.T) {
+func init() {
 	driver.Register(named{name: "zzz9"})
 	driver.Register(named{name: "aaa"})
+}
+
+func TestRegistry(t *testing.T) {
 	names := driver.Names()
 	if !slices.IsSorted(names) || !slices.Contains(names, "aaa") || !slices.Contains(names, "zzz9") {
 		t.Errorf("names are %q", names)
