@@ -93,6 +93,9 @@ func describe(info ibv.DeviceInfo) []driver.Device {
 			d.Description = fmt.Sprintf("RDMA device, port %d of %d", k, ports)
 		}
 		p, err := usePort(dev, optionTable.Defaults, k, k)
+		if err == nil {
+			err = p.hasRC()
+		}
 		switch {
 		case isUnavailable(err):
 			d.Err = err
@@ -175,7 +178,8 @@ func (verbsDriver) Query(h driver.Hints) (driver.NIC, error) {
 	return kit.NewNIC(props, func(a driver.Attributes) (*opened, error) { return openContext(props, o, a) }), nil
 }
 
-// chooseDevice returns name, or the first device with an active port if name is empty.
+// chooseDevice returns name, or if name is empty the first device with an active port and reliable connections, which it
+// tries to make only where there is a choice.
 func chooseDevice(name string) (string, error) {
 	if err := ibv.Available(); err != nil {
 		return "", unavailable(name, "RDMA verbs cannot be used", "", err)
@@ -193,7 +197,12 @@ func chooseDevice(name string) (string, error) {
 	for _, d := range devs {
 		p, e := openPort(optionTable.Defaults, d.Name)
 		if e == nil {
+			if len(devs) > 1 {
+				e = p.hasRC()
+			}
 			_ = p.dev.Close()
+		}
+		if e == nil {
 			return d.Name, nil
 		}
 		err = e

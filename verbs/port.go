@@ -113,32 +113,34 @@ func usePort(dev *ibv.Context, o options, first, last int) (p *port, err error) 
 	if dev.IWARP() { // which has no partition keys to read
 		return p, noIWARP(portName(dev, p.num))
 	}
-	if err := p.readTables(o); err != nil {
-		return p, err
-	}
-	return p, tryRC(dev, portName(dev, p.num))
+	return p, p.readTables(o)
 }
 
-// tryRC returns an error if the device makes no RC queue pairs.
-func tryRC(dev *ibv.Context, name string) error {
-	pd, err := dev.AllocPD()
+// hasRC returns an error if the device makes no RC queue pairs. What else goes wrong is reported when the device is opened.
+func (p *port) hasRC() error {
+	pd, err := p.dev.AllocPD()
 	if err != nil {
-		return err
+		return nil
 	}
 	defer pd.Close()
-	cq, err := dev.CreateCQ(2, nil, 0)
+	cq, err := p.dev.CreateCQ(2, nil, 0)
 	if err != nil {
-		return err
+		return nil
 	}
 	defer cq.Close()
 	qp, err := pd.CreateQP(ibv.QPInit{SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1})
-	switch {
-	case errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS):
-		return unavailable(name, "it has no reliable connections (RC queue pairs)", "use the driver tcp or afxdp on its interface", err)
-	case err != nil:
-		return err
+	if err == nil {
+		_ = qp.Close()
 	}
-	return qp.Close()
+	return noRC(portName(p.dev, p.num), err)
+}
+
+// noRC returns an error if err, of the making of an RC queue pair, means that the device has none.
+func noRC(device string, err error) error {
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
+		return unavailable(device, "it has no reliable connections (RC queue pairs)", "use the driver tcp or afxdp on its interface", err)
+	}
+	return nil
 }
 
 // readTables reads the port's partition key, and chooses its GID. The GID stays the same, if it is still there and the

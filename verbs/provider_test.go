@@ -54,9 +54,13 @@ func TestNoReliableConnectionsIsNamed(t *testing.T) {
 		return
 	}
 	d, _ := driver.Lookup("verbs")
-	_, err := d.Query(driver.Hints{Device: os.Getenv("BYWASH_RDMA_DEV")})
+	nic, err := d.Query(driver.Hints{Device: os.Getenv("BYWASH_RDMA_DEV")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = nic.Open(driver.Attributes{Secret: []byte("a secret of the test")})
 	if err == nil || !strings.Contains(err.Error(), "no reliable connections") || !strings.Contains(err.Error(), "tcp") {
-		t.Fatalf("asking for it: %v", err)
+		t.Fatalf("opening it: %v", err)
 	}
 	for _, dev := range d.Devices() {
 		if dev.Err == nil {

@@ -3,6 +3,7 @@
 package verbs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/bits"
@@ -196,7 +197,7 @@ func (c *opened) tryQueuePair() error {
 	q := c.done.queues[0].cq
 	qp, err := c.createQP(ibv.QPInit{SendCQ: q, RecvCQ: q, MaxSendWR: 1, MaxRecvWR: 1, MaxInline: inlineSize})
 	if err != nil {
-		return err
+		return cmp.Or(noRC(c.Props.Device, err), err)
 	}
 	return qp.Close()
 }
