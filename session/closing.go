@@ -1,8 +1,6 @@
 package session
 
 import (
-	"slices"
-
 	"github.com/bywash/bywash/session/internal/header"
 	"github.com/bywash/bywash/session/internal/rdv"
 )
@@ -138,12 +136,12 @@ func (g *Gate) unmatched() bool {
 
 // opsWait reports whether one-sided operations of this gate have not begun yet.
 func (g *Gate) opsWait() bool {
-	return slices.ContainsFunc(g.s.oneSided.live, func(o *Op) bool { return o.g == g && !o.started })
+	return g.s.oneSided.any(func(o *Op) bool { return o.g == g && !o.started })
 }
 
 // engaged reports whether a transfer or an operation has begun that this connection has to finish.
 func (g *Gate) engaged() bool {
-	begun := g.in.first != nil || slices.ContainsFunc(g.s.oneSided.live, func(o *Op) bool { return o.g == g && o.started })
+	begun := g.in.first != nil || g.s.oneSided.any(func(o *Op) bool { return o.g == g && o.started })
 	g.s.transfers.outs.each(func(_ uint64, o *outgoing) { begun = begun || o.g == g && (o.Matched() || o.releasing) })
 	return begun
 }
@@ -223,7 +221,7 @@ func (g *Gate) finish() {
 	g.drop(g.fault("disconnected", ErrClosed))
 	g.close.finishing = false
 	if f := s.cfg.OnClosed; f != nil {
-		s.calls = append(s.calls, func() { f(g) })
+		s.report(func() { f(g) })
 	}
 	s.kickAnswerer()
 	s.park(later.first, false)

@@ -85,14 +85,16 @@ type Config struct {
 	// explain (bywash run --explain), and nothing otherwise. Many goroutines may write at once.
 	Explain io.Writer
 
-	// OnClosed is called for each gate that was closed in order. It must not block.
+	// OnClosed is called for each gate that was closed in order. It must not block: calls of OnClosed and OnError come one
+	// at a time, in the order of what they report.
 	OnClosed func(*Gate)
 
 	// OnError is called for each peer or rail that was lost; Error.Gate is the peer's. It is also called, once for a
 	// connection, when unreceived messages, or a handler that does not return, have blocked the peer for a second
 	// (ErrUnreceived, ErrHandlerBlocks), and for the first active message of each number that has no handler
 	// (ErrNoHandler); without OnError these are logged by package log/slog. It runs on a goroutine of the session, or on
-	// one that makes progress, and may call the session. The peer's requests fail with the same error.
+	// one that makes progress, and may call the session, but must not block, as OnClosed. The peer's requests fail with the
+	// same error.
 	OnError func(*Error)
 }
 

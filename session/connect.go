@@ -24,11 +24,10 @@ type dialing struct {
 	later       bool     // it begins when unreleased is 0
 	unreleased  int      // links of earlier connections that drivers still use
 	waiters     int      // callers blocked in ConnectWait
-	begun       uint64   // number of connections begun here
-	lastBegun   uint64   // Session.dials when the last of them began
+	begun       uint64   // Session.dials when the last connection was begun here
 	established uint64   // number of connections established so far
 	card        *card    // the peer's, of the last established connection
-	byPeer      uint64   // number of connections begun by the peer, as of that one
+	byPeer      uint64   // the peer's begun, as of that one
 	peerEra     uint32   // how often the peer had called Resume, as of that one
 	why         []Choice // of its rails
 }
@@ -39,9 +38,8 @@ func (g *Gate) connect() {
 		return // Resume does
 	}
 	g.state = gateConnecting
-	g.dialing.begun++
 	g.s.dials++
-	g.dialing.lastBegun = g.s.dials
+	g.dialing.begun = g.s.dials
 	if g.dialing.unreleased == 0 {
 		g.beginDial()
 		return
@@ -364,7 +362,7 @@ func (s *Session) answer(incarnation, as uint64) {
 	if s.card.knows(incarnation) {
 		return
 	}
-	s.answerPeer(driver.RankOf(incarnation), func(g *Gate) bool { return g.dialing.lastBegun <= as }, func(c *card) bool { return c.knows(incarnation) })
+	s.answerPeer(driver.RankOf(incarnation), func(g *Gate) bool { return g.dialing.begun <= as }, func(c *card) bool { return c.knows(incarnation) })
 }
 
 // answerPeer connects to a peer, that of another session whose card is the right one, or a rank of this job, if it still

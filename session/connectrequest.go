@@ -25,7 +25,7 @@ type requestSockets struct {
 }
 
 // A connect request: magic u32, version u16, 0 u16, rank of the sender u32, 0 u32, incarnation of the sender's session
-// u64, incarnation of the receiver's session u64, number of the wanted connection between the two u64 (from 1), then
+// u64, incarnation of the receiver's session u64, number of the wanted connection among the sender's u64, then
 // the MAC of these by the session's secret, with label connectLabel (package internal/handshake). A connection's Hello
 // has the same number, so that a late request for an earlier connection is recognised.
 const (

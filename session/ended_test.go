@@ -138,6 +138,23 @@ func TestOperationsWithAnEndedRankFail(t *testing.T) {
 	}
 }
 
+// Config.OnError is told of a rank that has ended while the only goroutine is asleep in Probe, which is told, too.
+func TestEndedRankIsReportedBesideProbe(t *testing.T) {
+	reported := make(chan *session.Error, 2)
+	s := survivorWith(t, session.Config{OnError: func(e *session.Error) { reported <- e }}, "killed", "answers")
+	if _, err := s.Probe(deadline(t), session.Match{From: s.Gate(1)}); !errors.Is(err, session.ErrBroken) {
+		t.Errorf("probe: %v, want broken", err)
+	}
+	select {
+	case e := <-reported:
+		if e.Peer != 1 {
+			t.Errorf("reported: %v, want rank 1", e)
+		}
+	case <-deadline(t).Done():
+		t.Error("not reported")
+	}
+}
+
 // What a rank has delivered before its end is received; then operations fail.
 func TestEndedRankLeavesItsMessages(t *testing.T) {
 	for _, tt := range []struct {

@@ -134,7 +134,7 @@ func (s *Session) Pending() string {
 	count("long messages that arrive", ins)
 	count("acknowledgements", syncs)
 	count("operations by message", ops)
-	count("operations", len(s.oneSided.live))
+	count("operations", len(s.oneSided.live)-s.oneSided.holes)
 	count("pieces", len(s.transfers.pieces))
 	count("receives", s.table.Posted())
 	count("unexpected messages", s.table.Waiting())

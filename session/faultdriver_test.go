@@ -189,6 +189,37 @@ var registerFaultDriver = sync.OnceFunc(func() {
 	driver.Register(faultDriver{d})
 })
 
+// deafDriver is shm without word of connect requests: sessions send theirs themselves, as over afxdp and verbs. It exists
+// while useDeaf is set: sessions that name no driver would choose it.
+type deafDriver struct{ driver.Driver }
+
+var useDeaf atomic.Bool
+
+func (deafDriver) Name() string { return "deaf" }
+
+func (d deafDriver) Query(h driver.Hints) (driver.NIC, error) {
+	if !useDeaf.Load() {
+		return nil, &driver.UnavailableError{Driver: "deaf", Reason: "no test uses it", Absent: true}
+	}
+	n, err := d.Driver.Query(h)
+	return deafNIC{n}, err
+}
+
+type deafNIC struct{ driver.NIC }
+
+func (n deafNIC) Open(a driver.Attributes) (driver.Context, error) {
+	c, err := n.NIC.Open(a)
+	return struct{ driver.Context }{c}, err
+}
+
+var registerDeafDriver = sync.OnceFunc(func() {
+	d, err := driver.Lookup("shm")
+	if err != nil {
+		panic(err)
+	}
+	driver.Register(deafDriver{d})
+})
+
 // refuse has packets of a kind be refused on the small track, or of all kinds.
 func (f *faults) refuse(err error, kinds ...header.Kind) {
 	r := func(kind header.Kind) error {

@@ -62,6 +62,7 @@ type link struct {
 	lastLong      time.Time         // when the last message with a choice was complete
 	early         []*Request        // receives that are prefetched
 	one           driver.OneSided   // nil: none
+	full          uint64            // oneSided.pass in which it took no operation
 	rp            driver.Packet
 	sending       outQueue // in the driver's hands
 	preambleSent  bool     // Hello was sent
@@ -198,13 +199,10 @@ func (g *Gate) others(l *link) bool {
 func (l *link) lost(err error) {
 	g, s := l.g, l.g.s
 	l.dead = true
+	// Report this first: the other rail may turn out to be lost when messages move there, and that is reported, too.
 	if !errors.Is(err, ErrClosed) {
 		g.relay.railErr = err
-	}
-	// Report this first: the other rail may turn out to be lost when messages move there, and that is reported, too.
-	if f := s.cfg.OnError; f != nil && !errors.Is(err, ErrClosed) {
-		e := &Error{Peer: g.rank, Gate: g, Op: "rail " + l.nic.Driver, Err: err, NonFatal: true}
-		s.calls = append(s.calls, func() { f(e) })
+		s.reportError(&Error{Peer: g.rank, Gate: g, Op: "rail " + l.nic.Driver, Err: err, NonFatal: true})
 	}
 	for in := g.in.first; in != nil; in = in.after {
 		if in.mode != rdv.Null {
@@ -236,6 +234,7 @@ func (g *Gate) fail(err error) {
 	}
 	if !wanted {
 		g.state = gateIdle // only the peer had requested the connection
+		s.kickAnswerer()   // it may have requested another one meanwhile
 		return
 	}
 	g.failReceives(err)
@@ -244,11 +243,9 @@ func (g *Gate) fail(err error) {
 		return
 	}
 	s.stats.Broken++
-	if f := s.cfg.OnError; f != nil {
-		var e *Error
-		if errors.As(err, &e) {
-			s.calls = append(s.calls, func() { f(e) })
-		}
+	var e *Error
+	if errors.As(err, &e) {
+		s.reportError(e)
 	}
 }
 

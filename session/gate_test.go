@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session"
 )
 
@@ -385,5 +386,52 @@ func TestForgottenGatesReleaseEverything(t *testing.T) {
 	}
 	if err := a.Gate(0).Forget(); !errors.Is(err, session.ErrInvalid) {
 		t.Errorf("the gate to a rank: %v, want invalid", err)
+	}
+}
+
+// A session that has forgotten another one connects to it again, also where sessions send the connect requests: the
+// second one is not taken for a late first one.
+func TestForgottenSessionsConnectAgain(t *testing.T) {
+	registerDeafDriver()
+	useDeaf.Store(true)
+	defer useDeaf.Store(false)
+	deaf := func(_ int, c *session.Config) { c.Rails = []session.Rail{{Driver: "deaf"}} }
+	a, b := joinAll(t, 1, deaf)[0], joinAll(t, 1, deaf)[0]
+	ctx := deadline(t)
+	there := make(chan *session.Gate, 1)
+	go func() { g, _ := b.Connect(ctx, a.Card()); there <- g }()
+	for round := range 3 {
+		short, cancel := context.WithTimeout(ctx, 10*time.Second)
+		g, err := a.Connect(short, b.Card())
+		cancel()
+		if err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		if round == 0 {
+			if g := <-there; g == nil {
+				t.Fatal("the other side has not connected")
+			}
+		}
+		if err := g.Forget(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "forgotten", func() bool { now, _ := a.Foreign(); return now == 0 })
+	}
+}
+
+// An atomic of which nothing has left was certainly not executed.
+func TestAtomicThatHasNotLeftIsNotUnknown(t *testing.T) {
+	s, f := faultPair(t, nil, nil)
+	region, err := s[1].Register(make([]byte, 8), driver.RemoteAtomic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	remote, err := s[0].Gate(1).Import(region.Key())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f[0].refuse(driver.ErrBroken)
+	if _, err := s[0].Gate(1).FetchAdd(deadline(t), remote, 0, 1); !errors.Is(err, session.ErrBroken) || errors.Is(err, session.ErrUnknown) {
+		t.Errorf("the atomic ends with %v, want that it is broken, and known", err)
 	}
 }

@@ -55,10 +55,7 @@ func (s *Session) launcherLost(err error) {
 			g.failUnconnectable()
 		}
 	}
-	if f := s.cfg.OnError; f != nil {
-		e := &Error{Peer: -1, Op: "launcher", Err: err, NonFatal: true}
-		s.calls = append(s.calls, func() { f(e) })
-	}
+	s.reportError(&Error{Peer: -1, Op: "launcher", Err: err, NonFatal: true})
 }
 
 // unconnectable reports whether an idle gate cannot be connected: its rank has ended, or its card is unknown and the

@@ -130,14 +130,19 @@ type waitingActive struct {
 
 const waitingActiveCost = int(unsafe.Sizeof(waitingActive{}))
 
-// beginActives begins to receive the long active messages for which there is memory now, the oldest first.
+// beginActives begins to receive the long active messages for which there is memory now, the oldest first. Those of gates
+// that pause would keep it for as long.
 func (s *Session) beginActives() {
-	for len(s.active.waiting) > 0 {
-		w := s.active.waiting[0]
+	for i := 0; i < len(s.active.waiting); {
+		w := s.active.waiting[i]
+		if w.g.pausing.state != notPaused {
+			i++
+			continue
+		}
 		if activeCost(&w.h, &w.req) > s.active.budget {
 			return
 		}
-		s.dropWaitingActive(0)
+		s.dropWaitingActive(i)
 		if err := w.g.beginActive(&w.h, &w.req, w.b); err != nil && w.g.lead != nil {
 			w.g.lead.failProtocol(err)
 		}

@@ -18,11 +18,11 @@ var noticeTime = time.Second
 // notice reports a fault of the program to Config.OnError, or to package log/slog. The caller holds the session's lock.
 func (s *Session) notice(g *Gate, op string, err error) {
 	e := &Error{Peer: g.rank, Gate: g, Op: op, Err: err, NonFatal: true}
-	f := s.cfg.OnError
-	if f == nil {
-		f = func(e *Error) { slog.Warn(e.Error()) }
+	if s.cfg.OnError != nil {
+		s.reportError(e)
+		return
 	}
-	s.calls = append(s.calls, func() { f(e) })
+	s.calls = append(s.calls, func() { slog.Warn(e.Error()) })
 }
 
 // blockedWatch is what noticeBlocked has last seen of a peer that may have no credit. If nothing has changed since, the

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session"
 )
 
@@ -199,5 +201,42 @@ func TestBlockingHandlerIsReported(t *testing.T) {
 			}
 		}
 		checkReportedOnce(t, reported)
+	}
+}
+
+// Calls of Config.OnError come one after another: a call in which the program causes the next report ends before it.
+func TestErrorsAreReportedOneAtATime(t *testing.T) {
+	var inside atomic.Int32
+	side := make(chan *faults, 1)
+	reported := make(chan *session.Error, 3)
+	s, f := faultPair(t, nil, func(c *session.Config) {
+		c.OnError = func(e *session.Error) {
+			if e.Peer != 1 {
+				return
+			}
+			if inside.Add(1) > 1 {
+				t.Errorf("%v is reported during another call", e)
+			}
+			if errors.Is(e, session.ErrNoHandler) {
+				(<-side).refuse(driver.ErrBroken)
+				_, _ = e.Gate.Isend(1, nil)
+			}
+			inside.Add(-1)
+			reported <- e
+		}
+	})
+	side <- f[0]
+	if _, err := s[1].Gate(0).AM(1, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []error{session.ErrNoHandler, session.ErrBroken} {
+		select {
+		case e := <-reported:
+			if !errors.Is(e, want) {
+				t.Errorf("reported: %v, want %v", e, want)
+			}
+		case <-deadline(t).Done():
+			t.Fatalf("not reported: %v", want)
+		}
 	}
 }

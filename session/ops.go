@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"unsafe"
 
@@ -36,7 +37,37 @@ type oneSided struct {
 	regions map[uint64]*Region
 	revoked map[*Region]struct{} // deregistered, and not released by all drivers yet
 	ops     slab[*Op]            // by message
-	live    []*Op
+	live    []*Op                // in the order of their starts; nil: has ended, but not the last
+	holes   int                  // of live, those that are nil
+	pass    uint64               // number of passes over live
+}
+
+// all returns the operations in progress. The caller may end them.
+func (v *oneSided) all() iter.Seq[*Op] {
+	return func(yield func(*Op) bool) {
+		for i := 0; i < len(v.live); i++ {
+			if o := v.live[i]; o != nil && !yield(o) {
+				return
+			}
+		}
+	}
+}
+
+// any reports whether f holds for an operation in progress.
+func (v *oneSided) any(f func(*Op) bool) bool {
+	return slices.ContainsFunc(v.live, func(o *Op) bool { return o != nil && f(o) })
+}
+
+// compact closes the holes.
+func (v *oneSided) compact() {
+	if v.holes == 0 {
+		return
+	}
+	v.live = slices.DeleteFunc(v.live, func(o *Op) bool { return o == nil })
+	for i, o := range v.live {
+		o.at = i
+	}
+	v.holes = 0
 }
 
 // gateOps are the one-sided operations of a gate.
@@ -53,6 +84,7 @@ type Op struct {
 	g        *Gate
 	l        *link // the driver's: native
 	req      *Request
+	at       int // in oneSided.live
 	what     uint8
 	remote   *Remote
 	off      int
@@ -227,7 +259,9 @@ func (g *Gate) operate(name string, what uint8, remote *Remote, off int, buf []b
 	o.req = r
 	g.ops.live++
 	g.fenced(o)
+	o.at = len(s.oneSided.live)
 	s.oneSided.live = append(s.oneSided.live, o)
+	s.oneSided.pass++
 	if g.state == gateIdle {
 		g.connect()
 	}
@@ -238,22 +272,24 @@ func (g *Gate) operate(name string, what uint8, remote *Remote, off int, buf []b
 }
 
 func (s *Session) removeOp(o *Op) {
-	if i := slices.Index(s.oneSided.live, o); i >= 0 {
-		s.oneSided.live = slices.Delete(s.oneSided.live, i, i+1)
-		o.g.unfenced(o)
+	v := &s.oneSided
+	v.live[o.at] = nil
+	v.holes++
+	for n := len(v.live); n > 0 && v.live[n-1] == nil; n-- {
+		v.live = v.live[:n-1]
+		v.holes--
 	}
+	o.g.unfenced(o)
 }
 
 // moveOps moves on all operations under way.
 func (s *Session) moveOps() bool {
 	moved := false
-	for i := 0; i < len(s.oneSided.live); i++ {
-		o := s.oneSided.live[i]
-		if o.move(s) {
-			moved = true
-			i--
-		}
+	s.oneSided.pass++
+	for o := range s.oneSided.all() {
+		moved = o.move(s) || moved
 	}
+	s.oneSided.compact()
 	return moved
 }
 
@@ -280,6 +316,9 @@ func (o *Op) move(s *Session) bool {
 		return o.send(s)
 	}
 	if !o.posted {
+		if o.l.full == s.oneSided.pass {
+			return false
+		}
 		var err error
 		switch o.what {
 		case opPut:
@@ -290,6 +329,7 @@ func (o *Op) move(s *Session) bool {
 			err = o.l.one.AtomicPost(&o.d)
 		}
 		if err == driver.ErrBusy {
+			o.l.full = s.oneSided.pass
 			return false
 		}
 		if err != nil && isGone(err) && g.others(o.l) {
@@ -364,7 +404,7 @@ func (o *Op) end(s *Session, err error) {
 	if o.id != 0 {
 		s.oneSided.ops.remove(o.id)
 	}
-	if err != nil && o.what >= opAtomic && isGone(err) {
+	if err != nil && o.what >= opAtomic && isGone(err) && (o.posted || o.sent > 0) {
 		err = fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
 	s.freeOp(o)
@@ -529,8 +569,7 @@ func (l *link) reply(h *header.Header, body, data []byte) error {
 
 // dropOps fails the operations on a gate. Native operations are polled until the driver no longer uses their memory.
 func (s *Session) dropOps(g *Gate, err error) {
-	for i := 0; i < len(s.oneSided.live); i++ {
-		o := s.oneSided.live[i]
+	for o := range s.oneSided.all() {
 		if o.g != g {
 			continue
 		}
@@ -546,6 +585,5 @@ func (s *Session) dropOps(g *Gate, err error) {
 			continue
 		}
 		o.end(s, err)
-		i--
 	}
 }

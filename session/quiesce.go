@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/bywash/bywash/session/internal/header"
@@ -81,7 +80,7 @@ func (s *Session) Quiesce(ctx context.Context) error {
 			delete(s.oneSided.revoked, r)
 		}
 		inDriver := func(o *Op) bool { return o.posted || o.inDriver > 0 }
-		return len(s.unreleased) == 0 && len(s.transfers.pieces) == 0 && !slices.ContainsFunc(s.oneSided.live, inDriver)
+		return len(s.links) == 0 && len(s.transfers.pieces) == 0 && !s.oneSided.any(inDriver)
 	})
 	if resumed {
 		return &Error{Peer: -1, Op: "quiesce", Err: fmt.Errorf("%w: Resume or Close was called meanwhile", ErrCanceled)}
@@ -127,10 +126,7 @@ func (g *Gate) wanted() bool {
 	waits := false
 	g.s.transfers.outs.each(func(_ uint64, o *outgoing) { waits = waits || o.g == g && o.err == nil })
 	g.s.transfers.syncs.each(func(_ uint64, r *Request) { waits = waits || r.g == g })
-	for _, o := range g.s.oneSided.live {
-		waits = waits || o.g == g && !o.dropped
-	}
-	return waits
+	return waits || g.s.oneSided.any(func(o *Op) bool { return o.g == g && !o.dropped })
 }
 
 // pause begins the pause of a gate.
@@ -237,6 +233,7 @@ func (g *Gate) resumePostponed() {
 		g.charge(-p.k.cost)
 		s.receiveUnexpected(p.r, p.k)
 	}
+	s.beginActives()
 	if s.quiesced {
 		g.pause()
 	}

@@ -242,6 +242,32 @@ func TestQuiesceWaitsForRevokedMemory(t *testing.T) {
 	}
 }
 
+// A connection that has broken is still open while a handler reads its buffer: the session is not quiet until then.
+func TestQuiesceWaitsForHandlersOfBrokenConnections(t *testing.T) {
+	s, f := faultPair(t, nil, nil)
+	inside, leave := make(chan bool), make(chan bool)
+	s[0].Handle(1, func(*session.Gate, *session.Active) { close(inside); <-leave })
+	if _, err := s[1].Gate(0).AM(1, nil, make([]byte, 8)); err != nil {
+		t.Fatal(err)
+	}
+	<-inside
+	f[0].refuse(driver.ErrBroken)
+	_ = s[0].Gate(1).Send(deadline(t), 1, make([]byte, 8))
+	eventually(t, "broken", func() bool { return s[0].Gate(1).Path() == "broken" })
+	over, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := s[0].Quiesce(over); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("quiesce beside a handler: %v, want that the context ends it", err)
+	}
+	close(leave)
+	if err := s[0].Quiesce(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s[0].Resume(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A key from before any number of pauses is one that messages serve, never one that is taken for a new one.
 func TestKeysOutlastManyPauses(t *testing.T) {
 	s := joinAll(t, 2, nil)

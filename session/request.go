@@ -208,7 +208,7 @@ func (s *Session) cancel(r *Request) bool {
 			return true
 		}
 	}
-	for _, o := range s.oneSided.live {
+	for o := range s.oneSided.all() {
 		if o.req == r {
 			return o.undo(s)
 		}

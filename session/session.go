@@ -64,6 +64,8 @@ type Session struct {
 	calls      []func() // to be called without the lock
 	called     []func() // memory for the next ones
 	calling    int      // calls of callPending under way
+	reports    []func() // calls of Config.OnError and OnClosed, in their order
+	reporting  bool     // a goroutine is in callReports
 	spare      spare
 
 	watch programWatch
@@ -254,7 +256,9 @@ func (s *Session) leave() {
 // unlock gives up the lock, but not before the awaiters whose condition holds are woken.
 func (s *Session) unlock() {
 	if len(s.callers.awaiters) > 0 {
-		s.wakeAwaiters()
+		if s.wakeAwaiters(); len(s.calls) > 0 { // their conditions have failed a gate, or completed receives
+			s.wakeMover()
+		}
 	}
 	s.mu.unlock()
 }
@@ -279,6 +283,39 @@ func (s *Session) callPending() {
 	s.calling--
 	s.active.running--
 	s.unlock()
+}
+
+// report has f, which calls Config.OnError or OnClosed, be called after the reports before it.
+func (s *Session) report(f func()) {
+	s.reports = append(s.reports, f)
+	s.calls = append(s.calls, s.callReports)
+}
+
+// reportError has Config.OnError be called.
+func (s *Session) reportError(e *Error) {
+	if f := s.cfg.OnError; f != nil {
+		s.report(func() { f(e) })
+	}
+}
+
+// callReports calls the reports, unless a caller is there already, which then calls the new ones, too.
+func (s *Session) callReports() {
+	s.mu.lock()
+	defer s.mu.unlock()
+	if s.reporting {
+		return
+	}
+	s.reporting = true
+	for len(s.reports) > 0 {
+		reports := s.reports
+		s.reports = nil
+		s.mu.unlock()
+		for _, f := range reports {
+			f()
+		}
+		s.mu.lock()
+	}
+	s.reporting = false
 }
 
 // Close ends the session. It first closes connected gates in order and delivers all messages that were sent, until ctx

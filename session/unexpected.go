@@ -148,7 +148,11 @@ func (s *Session) receiveUnexpected(r *Request, u *unexpected) {
 	case u.h.Kind == header.RTS && s.postpones(r, g, u.buf, &u.h):
 	case u.h.Kind == header.RTS:
 		var req header.Request
-		if err := u.parse(&req); err != nil {
+		err := u.parse(&req)
+		if err == nil && r.active != nil && req.Total != uint64(len(r.buf)) {
+			err = header.ErrMalformed // the peer changed it between two looks
+		}
+		if err != nil {
 			s.complete(r, g.fault("receive", err)) // checked on arrival
 			break
 		}
@@ -340,16 +344,17 @@ func (s *Session) Drop(m Match) (n int) {
 	s.mu.lock()
 	defer s.leave()
 	p := m.pattern(s)
-	for most := s.table.Waiting(); n < most; n++ { // not messages that arrive during this call
-		a := s.table.Peek(&p)
-		if a == nil {
-			break
+	most := s.table.Waiting() // not messages that arrive during this call
+	s.table.Each(match.Any, func(a *match.Arrival) {
+		if n == most || !p.Matches(a.From, a.Tag) {
+			return
 		}
+		n++
 		s.table.Take(a)
 		r := s.request("receive")
 		r.then = func(Status, error) {}
 		s.receiveProbed(r, a.User.(*unexpected))
-	}
+	})
 	return n
 }
 

@@ -96,7 +96,11 @@ func (s *Server) Refused() <-chan error { return s.refusals }
 
 // Started informs the server that its caller starts the rank's process and will call Ended when the process ends: until
 // then the server does not report the end of a rank whose connection is lost, because it will learn the exit status.
+// Started ignores a rank that the job does not have.
 func (s *Server) Started(rank int) {
+	if checkRank(rank, len(s.state.ranks)) != nil {
+		return
+	}
 	s.mu.Lock()
 	s.state.ranks[rank].status = true
 	s.mu.Unlock()
