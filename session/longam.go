@@ -114,7 +114,7 @@ func (g *Gate) beginActive(h *header.Header, req *header.Request, b []byte) erro
 	}
 	r := s.request("active message")
 	r.buf, r.active = u.buf[:n], u
-	if s.postpones(r, g, b, h) {
+	if s.postpones(r, g, b, h, 0) {
 		return nil
 	}
 	return s.receiveLong(r, g, h, req, nil, key)

@@ -1,10 +1,13 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/bywash/bywash/session/internal/credit"
 	"github.com/bywash/bywash/session/internal/header"
 )
 
@@ -208,13 +211,16 @@ func (g *Gate) connectAgain() {
 	g.connect()
 }
 
-// postpones keeps a long message for the next connection if none may begin on this one.
-func (s *Session) postpones(r *Request, g *Gate, b []byte, h *header.Header) bool {
+// postpones keeps a long message for the next connection if none may begin on this one. order is its place in the match
+// table.
+func (s *Session) postpones(r *Request, g *Gate, b []byte, h *header.Header, order uint64) bool {
 	if g.pausing.state == notPaused {
 		return false
 	}
-	u := &unexpected{class: -1, buf: append([]byte(nil), b...), g: g, h: *h}
+	u := &unexpected{class: unexpectedClasses, buf: bytes.Clone(b), g: g, h: *h}
+	u.Order = order
 	u.cost = unexpectedCost + cap(u.buf)
+	r.status.From = g
 	g.charge(u.cost)
 	g.pausing.postponed = append(g.pausing.postponed, postponed{r, u})
 	if g.state == gateIdle {
@@ -237,6 +243,31 @@ func (g *Gate) resumePostponed() {
 	if s.quiesced {
 		g.pause()
 	}
+}
+
+// returnPostponed takes its postponed message from a receive, for the next receive that matches, and reports whether it had
+// one.
+func (r *Request) returnPostponed() bool {
+	s, g := r.s, r.status.From
+	if g == nil {
+		return false
+	}
+	i := slices.IndexFunc(g.pausing.postponed, func(p postponed) bool { return p.r == r })
+	if i < 0 {
+		return false
+	}
+	u := g.pausing.postponed[i].k
+	if next := s.table.Arrive(g.index, u.h.Tag); next != nil {
+		g.pausing.postponed[i].r = next.User.(*Request)
+		g.pausing.postponed[i].r.status.From = g
+		return true
+	}
+	g.pausing.postponed = slices.Delete(g.pausing.postponed, i, i+1)
+	g.charge(-u.cost)
+	u.cost = credit.Cost(len(u.buf))
+	g.store(u)
+	s.table.KeepAgain(&u.Arrival)
+	return true
 }
 
 // dropPostponed fails the postponed messages.

@@ -443,3 +443,76 @@ func TestCloseDeliversWhatWasSentDuringAPause(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A receive can be cancelled although its message has arrived, while the sender pauses. The next receive gets the message,
+// before those that the sender sent after it.
+func TestReceiveFromPausedPeerIsCancelled(t *testing.T) {
+	sent := [][]byte{pattern(1<<20, 1), {2}}
+	for _, tt := range []struct {
+		name string
+		next bool // is posted before the first is cancelled
+		recv func(s *session.Session, b []byte) (*session.Request, error)
+	}{
+		{"receive", false, func(s *session.Session, b []byte) (*session.Request, error) { return s.Gate(1).Irecv(1, b) }},
+		{"two receives", true, func(s *session.Session, b []byte) (*session.Request, error) { return s.Gate(1).Irecv(1, b) }},
+		{"Improbe", false, func(s *session.Session, b []byte) (*session.Request, error) {
+			m, ok := s.Improbe(session.Match{From: s.Gate(1), Tag: 1})
+			if !ok {
+				return nil, errors.New("Improbe finds nothing")
+			}
+			return m.Irecv(b)
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ctx := deadline(t)
+			s := joinAll(t, 2, nil)
+			tags := []uint64{1, 1}
+			if tt.next {
+				tags[1] = 2 // otherwise the second receive takes this message
+			}
+			for k, b := range sent {
+				if _, err := s[1].Gate(0).Isend(tags[k], b); err != nil {
+					t.Fatal(err)
+				}
+			}
+			eventually(t, "two messages have arrived", func() bool { return s[0].Stats().Unexpected == 2 })
+			if err := s[1].Quiesce(ctx); err != nil {
+				t.Fatal(err)
+			}
+			first, err := tt.recv(s[0], make([]byte, 1<<20))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := make([]byte, 1<<20)
+			var second *session.Request
+			if tt.next {
+				if second, err = s[0].Gate(1).Irecv(1, got); err != nil {
+					t.Fatal(err)
+				}
+			}
+			over, cancel := context.WithTimeout(ctx, time.Millisecond)
+			defer cancel()
+			if _, err := first.Wait(over); !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("a receive whose context ends while the sender pauses: %v", err)
+			}
+			if second == nil {
+				if second, err = s[0].Gate(1).Irecv(1, got); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := s[1].Resume(); err != nil {
+				t.Fatal(err)
+			}
+			for k, want := range sent {
+				if k == 1 {
+					if second, err = s[0].Gate(1).Irecv(tags[k], got); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if st, err := second.Wait(ctx); err != nil || !bytes.Equal(got[:st.Len], want) {
+					t.Fatalf("message %d: %d bytes, %v, want %d", k, st.Len, err, len(want))
+				}
+			}
+		})
+	}
+}

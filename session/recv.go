@@ -405,7 +405,7 @@ func (l *link) arrive(h *header.Header, b []byte) bool {
 		g.ack(id)
 		return true
 	}
-	if s.postpones(r.User.(*Request), g, b, h) {
+	if s.postpones(r.User.(*Request), g, b, h, s.table.NextOrder()) {
 		return true
 	}
 	return l.checked(s.receiveLong(r.User.(*Request), g, h, &req, extra, data))

@@ -192,7 +192,7 @@ func (s *Session) cancel(r *Request) bool {
 	}
 	g := r.g
 	if g == nil {
-		return false
+		return r.returnPostponed()
 	}
 	if r.out != nil {
 		return s.withdraw(r.out)

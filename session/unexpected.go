@@ -64,7 +64,6 @@ func (s *Session) newUnexpected(n int) *unexpected {
 	u := s.spare.unexpected[class]
 	if u == nil {
 		u = &unexpected{class: class}
-		u.User = u
 	} else {
 		s.spare.unexpected[class] = u.next
 		u.next = nil
@@ -114,15 +113,21 @@ const poolShare = 8
 func (l *link) keep(h *header.Header, b []byte) {
 	g, s := l.g, l.g.s
 	u := s.newUnexpected(len(b))
-	u.stored = true
-	g.credit.receive.Keep(&s.credit.pool, u.cost)
 	copy(u.buf, b)
-	u.g, u.h, u.From, u.Tag = g, *h, g.index, h.Tag
-	if h.Kind == header.RTS {
-		g.keepRTS(u)
-	}
+	u.h = *h
+	g.store(u)
 	s.stats.Unexpected++
 	s.table.Keep(&u.Arrival)
+}
+
+// store prepares a message for the match table.
+func (g *Gate) store(u *unexpected) {
+	u.stored = true
+	g.credit.receive.Keep(&g.s.credit.pool, u.cost)
+	u.g, u.From, u.Tag, u.User = g, g.index, u.h.Tag, u
+	if u.h.Kind == header.RTS {
+		g.keepRTS(u)
+	}
 }
 
 // keepRTS makes an unexpected RTS known by its id.
@@ -145,7 +150,7 @@ func (s *Session) receiveUnexpected(r *Request, u *unexpected) {
 	case u.gone != nil:
 		r.status.From, r.status.Tag = g, u.h.Tag
 		s.complete(r, g.fault("receive", u.gone))
-	case u.h.Kind == header.RTS && s.postpones(r, g, u.buf, &u.h):
+	case u.h.Kind == header.RTS && s.postpones(r, g, u.buf, &u.h, u.Order):
 	case u.h.Kind == header.RTS:
 		var req header.Request
 		err := u.parse(&req)

@@ -12,6 +12,8 @@ type Arrival struct {
 	Tag  uint64
 	User any
 
+	Order uint64 // its place among the arrivals: Keep sets it
+
 	kept         bool
 	at           int      // its slot
 	below, above *Arrival // in the bucket
@@ -37,8 +39,34 @@ func (t *Table) bucket(from uint32, tag uint64) *arrivalBucket {
 	return &t.buckets[(hi^lo)&uint64(len(t.buckets)-1)]
 }
 
+// NextOrder returns the order of an arrival that has just come, and is not kept yet: see KeepAgain.
+func (t *Table) NextOrder() uint64 {
+	t.arrivals++
+	return t.arrivals
+}
+
 // Keep adds a message for which Arrive found nothing.
 func (t *Table) Keep(a *Arrival) {
+	a.Order = t.NextOrder()
+	t.keep(a)
+}
+
+// KeepAgain adds a message that a receive has given back. It is older than those of its source that have a higher Order.
+func (t *Table) KeepAgain(a *Arrival) {
+	var later []*Arrival
+	t.Each(a.From, func(b *Arrival) {
+		if b.Order > a.Order {
+			t.Take(b)
+			later = append(later, b)
+		}
+	})
+	t.keep(a)
+	for _, b := range later {
+		t.keep(b)
+	}
+}
+
+func (t *Table) keep(a *Arrival) {
 	if t.waiting >= 2*len(t.buckets) {
 		t.growArrivals()
 	}

@@ -84,3 +84,28 @@ func BenchmarkPeekNothing(b *testing.B) {
 		table.Peek(&p)
 	}
 }
+
+// An arrival that is given back lies where it was among those of its source.
+func TestArrivalGivenBackKeepsItsPlace(t *testing.T) {
+	table := New()
+	as := make([]Arrival, 6)
+	for i := range as {
+		as[i].From, as[i].Tag = uint32(i%2), uint64(i)
+	}
+	as[0].Order = table.NextOrder() // a receive takes it at once
+	for i := range as[1:] {
+		table.Keep(&as[i+1])
+	}
+	table.Take(&as[2])
+	table.KeepAgain(&as[2])
+	table.KeepAgain(&as[0])
+	for source := range uint32(2) {
+		for i := int(source); i < len(as); i += 2 {
+			a := table.Peek(&Pattern{From: source})
+			if a != &as[i] {
+				t.Fatalf("the oldest arrival of source %d is %v, want number %d", source, a, i)
+			}
+			table.Take(a)
+		}
+	}
+}

@@ -11,6 +11,7 @@ type Table struct {
 	classes []class
 	rest    receives // of masks for which there was no class left
 
+	arrivals uint64 // how many have come
 	slots    []slot // of arrivals
 	first    int    // of the slots in use
 	visiting bool   // Each runs
