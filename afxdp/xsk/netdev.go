@@ -5,6 +5,10 @@ package xsk
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -71,12 +75,13 @@ type ethtoolChannels struct {
 	rx, tx, other, combined             uint32
 }
 
-// queues returns the numbers of queues (ETHTOOL_GCHANNELS). A combined queue counts as one of each kind.
+// queues returns the numbers of queues (ETHTOOL_GCHANNELS, or what the kernel lists). A combined queue counts as one of each
+// kind.
 func (d device) queues(fd int) (Queues, error) {
 	c := ethtoolChannels{cmd: unix.ETHTOOL_GCHANNELS}
 	if err := ethtool(fd, d.name, unsafe.Pointer(&c)); err != nil {
 		if errors.Is(err, unix.EOPNOTSUPP) {
-			return Queues{1, 1, 1, 1}, nil // the driver has a fixed number: one of each
+			return d.listedQueues(), nil
 		}
 		return Queues{}, fmt.Errorf("ask for the number of queues of %s: %w", d.name, err)
 	}
@@ -86,8 +91,30 @@ func (d device) queues(fd int) (Queues, error) {
 	}, nil
 }
 
+// listedQueues returns the numbers of queues that sysfs lists: bonds have many, but report none by ethtool.
+// Where sysfs cannot be read, or shows another network namespace, it returns one of each.
+func (d device) listedQueues() Queues {
+	folder := filepath.Join("/sys/class/net", d.name)
+	index, _ := os.ReadFile(filepath.Join(folder, "ifindex"))
+	if strings.TrimSpace(string(index)) != strconv.Itoa(d.index) {
+		return Queues{1, 1, 1, 1}
+	}
+	rx, tx := 0, 0
+	entries, _ := os.ReadDir(filepath.Join(folder, "queues"))
+	for _, e := range entries {
+		switch {
+		case strings.HasPrefix(e.Name(), "rx-"):
+			rx++
+		case strings.HasPrefix(e.Name(), "tx-"):
+			tx++
+		}
+	}
+	rx, tx = max(rx, 1), max(tx, 1)
+	return Queues{rx, tx, rx, tx}
+}
+
 // DeviceQueues returns the numbers of queues of a device in the network namespace of the calling thread. For a driver
-// that does not report them it returns one of each.
+// that does not report them it returns those that sysfs lists, or one of each if that shows another namespace.
 func DeviceQueues(name string) (Queues, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"os"
 	"testing"
+	"time"
 	"unsafe"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/internal/lab/veth"
@@ -76,5 +78,72 @@ func TestQueueWithoutATransmitQueueIsReported(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A MACVLAN device reports no queues by ethtool: they are counted, and a frame that comes on the second one is received.
+func TestQueuesThatEthtoolDoesNotReport(t *testing.T) {
+	var queues [2]int
+	for i := range queues {
+		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Skip("needs TAP devices: ", err)
+		}
+		defer unix.Close(fd)
+		r, err := unix.NewIfreq("bywash-tap")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_MULTI_QUEUE)
+		if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, r); errors.Is(err, os.ErrPermission) {
+			t.Skip("needs root: ", err)
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		queues[i] = fd
+	}
+	tap, err := netlink.LinkByName("bywash-tap")
+	if err != nil {
+		t.Fatal(err)
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.ParentIndex, attrs.NumRxQueues, attrs.NumTxQueues = "bywash-macvlan", tap.Attrs().Index, 2, 2
+	err = netlink.LinkAdd(&netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE})
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		t.Skip("needs MACVLAN devices: ", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := netlink.LinkByName(attrs.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range []netlink.Link{tap, dev} {
+		if err := netlink.LinkSetUp(l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if q, err := DeviceQueues(attrs.Name); err != nil || q != (Queues{2, 2, 2, 2}) {
+		t.Fatalf("the device has %+v, %v, want two of each", q, err)
+	}
+	d, err := Open(Config{Device: attrs.Name, Match: Match{EtherType: 0x88b5}, Attach: AttachGeneric})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	s := d.Sockets[1]
+	s.Fill([]uint64{d.UMEM.Addr(0)})
+	frame := make([]byte, 60)
+	copy(frame, dev.Attrs().HardwareAddr)
+	frame[12], frame[13] = 0x88, 0xb5
+	if _, err := unix.Write(queues[1], frame); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Wait(EventRx, 10*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if s.Receive(make([]Desc, 1)) != 1 {
+		t.Error("the frame on the second queue was not received")
 	}
 }
