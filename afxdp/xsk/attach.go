@@ -14,7 +14,7 @@ import (
 )
 
 // linkOrJoin attaches the program, or joins the same program that another process has attached.
-func (p *Program) linkOrJoin(dev device, name string) error {
+func (p *Program) linkOrJoin(dev device) error {
 	// Another process may attach or detach its program meanwhile, so try again.
 	const tries = 5
 	var err error
@@ -32,7 +32,7 @@ func (p *Program) linkOrJoin(dev device, name string) error {
 		if !other.Attached {
 			continue
 		}
-		if err = p.join(other, name); err == nil || errors.Is(err, ErrProgramAttached) {
+		if err = p.join(other); err == nil || errors.Is(err, ErrProgramAttached) {
 			return err
 		}
 	}
@@ -44,6 +44,9 @@ func (p *Program) linkOrJoin(dev device, name string) error {
 func (p *Program) linkTo(dev device) error {
 	flags := map[Attachment]link.XDPAttachFlags{AttachNative: link.XDPDriverMode, AttachGeneric: link.XDPGenericMode}
 	try := func(a Attachment) (err error) {
+		if err := p.load(a); err != nil {
+			return err
+		}
 		p.link, err = link.AttachXDP(link.XDPOptions{Program: p.prog, Interface: dev.index, Flags: flags[a]})
 		if err != nil {
 			p.link = nil
@@ -86,7 +89,7 @@ func attachedProgram(dev device) (netlink.LinkXdp, error) {
 // join joins a program that is attached: it holds its link, so that the program stays when the other process ends, and
 // enters sockets in its map. The program must have the name of this package and the same instructions, of which the
 // kernel keeps a digest.
-func (p *Program) join(other netlink.LinkXdp, name string) (err error) {
+func (p *Program) join(other netlink.LinkXdp) (err error) {
 	id := ebpf.ProgramID(other.ProgId)
 	foreign := func(why string) error {
 		return fmt.Errorf("%w: program %d: %s (end its process, or: bpftool net show dev %s, and bpftool link detach id N or ip link set %s xdp off)",
@@ -108,13 +111,13 @@ func (p *Program) join(other netlink.LinkXdp, name string) (err error) {
 	if err != nil {
 		return err
 	}
-	if theirs.Name != name {
+	mode := Attachment(other.AttachMode) // XDP_ATTACHED_DRV is 1, XDP_ATTACHED_SKB 2
+	if theirs.Name != p.name(mode) {
 		return foreign(fmt.Sprintf("%q, not ours", theirs.Name))
 	}
 	if theirs.Tag != ours.Tag {
 		return foreign(fmt.Sprintf("%q, which matches other frames", theirs.Name))
 	}
-	mode := Attachment(other.AttachMode) // XDP_ATTACHED_DRV is 1, XDP_ATTACHED_SKB 2
 	if p.cfg.Attach != AttachAuto && p.cfg.Attach != mode {
 		return foreign(fmt.Sprintf("%q, in %s mode", theirs.Name, mode))
 	}

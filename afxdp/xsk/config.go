@@ -63,8 +63,8 @@ type ProgramConfig struct {
 	Match  Match
 	Attach Attachment
 
-	// MultiBuffer lets the device be used with frames that are larger than a
-	// page (BPF_F_XDP_HAS_FRAGS, Linux 5.18).
+	// MultiBuffer lets a program in the device's driver receive frames that are larger than a page (BPF_F_XDP_HAS_FRAGS,
+	// Linux 5.18). One in the stack receives them without.
 	MultiBuffer bool
 }
 

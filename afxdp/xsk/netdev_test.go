@@ -81,6 +81,47 @@ func TestQueueWithoutATransmitQueueIsReported(t *testing.T) {
 	}
 }
 
+// Where a native program is refused, the one in the stack is that for frames in one buffer, which is faster, and a second
+// process joins it.
+func TestMultiBufferFallsBackToOneBuffer(t *testing.T) {
+	if err := Probe(FeatureMultiBuffer); errors.Is(err, errors.ErrUnsupported) {
+		t.Skip("the kernel: ", err)
+	}
+	p, err := veth.New(veth.Config{Queues: 3})
+	if errors.Is(err, os.ErrPermission) {
+		t.Skip("needs root: ", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	e := &p.Ends[0]
+	setQueues(t, e, 2, 3) // veth takes no native program if the other end has more transmit queues
+	for q := range 2 {
+		err := e.Do(func() error {
+			d, err := Open(Config{Device: e.Device, Queues: []int{q}, Match: Match{All: true}, Socket: SocketConfig{MultiBuffer: true}})
+			if err != nil {
+				return err
+			}
+			t.Cleanup(func() { d.Close() })
+			if how, _ := d.Program.Attached(); how != AttachGeneric {
+				t.Errorf("queue %d: the program is attached in %s mode, want skb", q, how)
+			}
+			info, err := d.Program.prog.Info()
+			if err != nil {
+				return err
+			}
+			if q == 0 && info.Name != programName {
+				t.Errorf("the program is %s, want %s", info.Name, programName)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatalf("queue %d: %v", q, err)
+		}
+	}
+}
+
 // A MACVLAN device reports no queues by ethtool: they are counted, and a frame that comes on the second one is received.
 func TestQueuesThatEthtoolDoesNotReport(t *testing.T) {
 	var queues [2]int

@@ -44,11 +44,8 @@ func (d *Device) open(cfg Config) (err error) {
 			return err
 		}
 	}
-	// In the stack, a program for frames in several buffers makes the kernel copy every frame to another kind of page,
-	// which costs short frames a fifth of their latency. For other programs the kernel makes each frame one buffer, and
-	// long frames take no longer.
 	d.Program, err = Attach(ProgramConfig{
-		Device: cfg.Device, Match: cfg.Match, Attach: cfg.Attach, MultiBuffer: cfg.Socket.MultiBuffer && cfg.Attach != AttachGeneric,
+		Device: cfg.Device, Match: cfg.Match, Attach: cfg.Attach, MultiBuffer: cfg.Socket.MultiBuffer,
 	})
 	if err != nil {
 		return err

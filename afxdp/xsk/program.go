@@ -65,19 +65,37 @@ func (p *Program) attach() error {
 	if err != nil {
 		return fmt.Errorf("create the map of sockets: %w", needsBPF(err))
 	}
+	return p.linkOrJoin(dev)
+}
+
+// load loads the program for a way to attach it.
+func (p *Program) load(a Attachment) error {
 	spec := &ebpf.ProgramSpec{
-		Name: programName, Type: ebpf.XDP, License: "BSD",
+		Name: p.name(a), Type: ebpf.XDP, License: "BSD",
 		Instructions: p.cfg.Match.instructions(p.sockets.FD()),
 	}
-	if p.cfg.MultiBuffer {
-		spec.Name = programNameFrag
+	if spec.Name == programNameFrag {
 		spec.Flags |= unix.BPF_F_XDP_HAS_FRAGS
 	}
-	p.prog, err = ebpf.NewProgram(spec)
+	prog, err := ebpf.NewProgram(spec)
 	if err != nil {
 		return fmt.Errorf("load the program: %w", needsBPF(err))
 	}
-	return p.linkOrJoin(dev, spec.Name)
+	if p.prog != nil {
+		_ = p.prog.Close()
+	}
+	p.prog = prog
+	return nil
+}
+
+// name returns the name of the program that is attached in that way. In the stack, a program for frames in several buffers
+// makes the kernel copy every frame to another kind of page, which costs short frames a fifth of their latency. For other
+// programs the kernel makes each frame one buffer, and long frames take no longer.
+func (p *Program) name(a Attachment) string {
+	if p.cfg.MultiBuffer && a == AttachNative {
+		return programNameFrag
+	}
+	return programName
 }
 
 func inspect(name string) (dev device, q Queues, err error) {
