@@ -9,25 +9,27 @@
 //
 // It needs Linux 5.9, or 5.10 for several queues, and root, or CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK.
 // Instead of the last one, a limit of locked memory (RLIMIT_MEMLOCK) of 20 MiB does, and of 8 MiB more for each further
-// queue, where the kernel copies (mode=skb, copy=always, veth) and the MTU is at most 1.7 KB; else twice that. All other traffic passes to the kernel as before. If the device has
-// another XDP program, opening fails and leaves that program in place.
+// queue, where the kernel copies (mode=skb, copy=always, veth) and the MTU is at most 1.7 KB; else twice that, and 8 MiB
+// where frames have several chunks. Hints.Peers and the option frames add to it. All other traffic passes to the kernel as
+// before. If the device has another XDP program, opening fails and leaves that program in place.
 //
 // # Options
 //
-// [driver.Hints].Options takes these options. The first value is the default.
+// [driver.Hints].Options takes these options. The first value is the default, unless the text names another.
 //
 //	carrier     auto | udp4 | udp6 | ether: what frames are. auto takes udp4, else udp6,
 //	            by the device's addresses, else ether: EtherType 0x88b5, on one segment.
 //	            Both ends must have the same.
 //	port        24249: of UDP, or in the header of ether. Both ends must have the same, as
 //	            have contexts of one process and processes on disjoint queues of one device.
-//	queues      all; or numbers, as in 0,2-3: receive queues to open a socket on. Frames of
+//	queues      numbers, as in 0,2-3: receive queues to open a socket on; without it all. Frames of
 //	            ours that arrive on another queue are dropped: name all, or those that
 //	            ntuple rules feed (ethtool -N DEV flow-type udp4 dst-port 24249 action 0).
 //	mode        auto | native | skb: where the XDP program runs. auto is in the device's
 //	            driver where that can, else, and on veth, where it is faster, in the stack.
 //	copy        auto | always | never: never insists on zero-copy
-//	netns       path of the network namespace that the device lies in, e.g. /run/netns/a
+//	netns       path of the network namespace that the device lies in, e.g. /run/netns/a; it needs
+//	            CAP_SYS_ADMIN
 //	encrypt     off | on: AES-256-GCM for all packets. It needs a session secret; one side's
 //	            wish suffices.
 //	checksum    off | on: UDP checksums over IPv4. Packets have a CRC-32C of their own.
@@ -79,12 +81,12 @@
 // is no room is refused with ErrBusy, and the error names both options. The first context that is opened on a device
 // sets them for all.
 //
-// A device takes 2 KiB, or 4 where it may write to memory itself or the MTU exceeds 1.7 KB, for each of its chunks: 5632 to send from (2560, and 16 for each connection of the small
-// track) and, for each queue, 4/3 of the frames. Long frames take 8 MiB more, and a connection takes some 60 KiB
-// on the small track and 150 KiB on the large one.
-// Messages that a peer does not receive occupy chunks to send from. Each connection has 16 of its own; of 2048 common
-// ones a connection takes at most as many as it leaves. Posts beyond that fail with ErrBusy. At most 256 contexts share
-// a device. There is no one-sided access.
+// A device takes 2 KiB, or 4 where it may write to memory itself or the MTU exceeds 1.7 KB, for each of its chunks:
+// 5632 to send from (2560, and 16 for each connection of the small track) and, for each queue, 4/3 of the frames.
+// Frames of several chunks take 8 MiB more, and a connection some 60 KiB on the small track and 150 KiB on the large
+// one. Messages that a peer does not receive occupy chunks to send from. Each connection has 16 of its own; of 2048
+// common ones a connection takes at most as many as it leaves. Posts beyond that fail with ErrBusy. At most 256
+// contexts share a device. There is no one-sided access.
 //
 // docs/wire.md has the wire format, docs/security.md what a peer can and cannot do, docs/afxdp.md how to set up a
 // machine.

@@ -67,8 +67,9 @@ type Context interface {
 	// what it sends.
 	//
 	// It fails at once for a url that is malformed, of another driver
-	// (ErrInvalid) or of another version (ErrVersion). Everything else comes
-	// out of [Instance.ConnectWait].
+	// (ErrInvalid) or of another version (ErrVersion), with ErrBusy if there is
+	// no room for another connection, and with ErrClosed after Close. What only
+	// the peer can tell comes out of [Instance.ConnectWait].
 	Connect(url string) (Instance, error)
 
 	// Counters adds this context's counters to c.
@@ -96,7 +97,8 @@ type Instance interface {
 	// ConnectWait blocks until the connection is established, has failed, or ctx
 	// ends; it may be called again after ctx has ended. Until it has
 	// returned nil, posts return ErrInvalid. Errors: ErrBroken (the peer's
-	// process is gone or was restarted), ErrAuth, ErrVersion,
+	// process is gone or was restarted), ErrUnreachable, ErrAuth, ErrVersion,
+	// ErrInvalid (the peer has another track, or options that do not fit),
 	// ErrClosed.
 	ConnectWait(ctx context.Context) error
 

@@ -16,8 +16,9 @@
 //	contexts   1024: Send and Receive Contexts of the process, 64 to 4096; with Hints.Peers, or in a session,
 //	           as many as so many peers need
 //	start      on | off: whether a softnic is started where there is neither a device nor a softnic
-//	dead-time  5s: how long a peer on another host that died can go unnoticed, 100ms to 1h. It is at least what the
-//	           NICs wait for each other; on the same NIC a death is known at once.
+//	dead-time  5s: what the driver announces as the time in which it finds a death on another host, 100ms to 1h. The
+//	           NICs find it, after dead_ms (kernel module) or --dead-time (softnic): give at least that. On the same
+//	           NIC a death is known at once.
 //
 // The device is the path of a NIC. The default is the value of the environment variable BYWASH_QNIX, else /dev/qnix0 if
 // it exists, else the socket of this user's softnic.

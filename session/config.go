@@ -24,7 +24,7 @@ type Config struct {
 
 	// Rails are the drivers to use, in order; nil: those of BYWASH_DRIVERS in the environment (ParseRails), or else all
 	// that the job can need (AllDrivers). A driver in Rails that cannot be opened is an error of Join; without Rails it is
-	// left out. A driver may be named several times, with different devices or options.
+	// left out. A driver may be named several times, with different devices or options; there are at most 8 rails.
 	Rails []Rail
 
 	// AllDrivers opens every driver that works here, if neither Rails nor BYWASH_DRIVERS names any. Without it the

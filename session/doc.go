@@ -33,9 +33,10 @@
 // [WaitAll] wait for several.
 //
 // A message is unexpected if it arrives before a receive matches it. The session keeps unexpected messages within a
-// budget (Config.Unexpected): it grants each peer credit. A sender without credit keeps its messages, even one for which
-// a receive is posted, and all later ones, so that order is kept. Long messages that are being transferred go on
-// meanwhile, and so does one-sided access that a driver carries out. Config.OnError reports when that lasts ([ErrUnreceived]); [Session.Drop] throws unwanted messages away.
+// budget (Config.Unexpected): it grants each peer credit. A sender without credit keeps its messages, even one for
+// which a receive is posted, and all later ones, so that order is kept. Long messages that are being transferred go on
+// meanwhile, and so does one-sided access that a driver carries out. Config.OnError reports when that lasts
+// ([ErrUnreceived]); [Session.Drop] throws unwanted messages away.
 //
 // An active message has a number instead of a tag, and calls the handler that [Session.Handle] has registered for it.
 //
@@ -65,10 +66,11 @@
 //
 // Operations fail with an *[Error] that names operation and peer and wraps the driver's error; test for the cause with
 // [errors.Is]. [ErrBroken] means that the peer is gone without notice: every connected gate finds that out within the
-// driver's dead time (1 s on one host and 5 s between hosts, unless configured). [ErrClosed] means that this side or
-// the peer has closed in order. Either ends everything pending with the peer; a buffer is given back only once the
-// driver no longer uses it. [ErrUnknown] marks an atomic that may or may not have been executed. [ErrLimit] means that
-// a peer needed more memory of this process than the Config allows; docs/security.md lists each limit.
+// driver's dead time (1 s with shm, and with qnix where there is one NIC; 5 s with the others, unless configured).
+// [ErrClosed] means that this side or the peer has closed in order. Either ends everything pending with the peer; a
+// buffer is given back only once the driver no longer uses it. [ErrUnknown] marks an atomic that may or may not have
+// been executed. [ErrLimit] means that a peer needed more memory of this process than the Config allows;
+// docs/security.md lists each limit.
 //
 // When a rank ends, launchers that can report it do ([launch.Client.WatchEnds]): once no connection to the rank is left,
 // operations with it fail and name its exit status, also those that never had a connection. A receive from any source

@@ -7,13 +7,13 @@
 //
 // # Options
 //
-// [driver.Hints].Options takes these; the first value is the default.
+// [driver.Hints].Options takes these; the first value is the default, unless the text names another.
 //
 //	dir         a directory for sockets, which must exist and be the same for all
 //	            peers; without it bywash in XDG_RUNTIME_DIR, else
 //	            bywash-UID in the directory for temporary files
-//	allow-uids  none, or user ids separated by commas: other users that may
-//	            connect; they need access to dir, and must admit this user
+//	allow-uids  user ids separated by commas: other users that may connect; none
+//	            without it; they need access to dir, and must admit this user
 //	path        auto | arena | cma | ring: ways that long messages may take
 //	ends        both | sender | receiver: the ends that copy them
 //	ptracer     on | off: where Yama forbids attaching among processes of one

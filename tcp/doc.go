@@ -51,9 +51,9 @@
 //
 // [driver.Hints].Options takes these options.
 //
-//	port        any; or a port, or a range as in 5000-5100: listen at the first that is free
-//	address     all of the device; or IP addresses with commas: listen at these
-//	netns       the path of a network namespace: listen and dial in it
+//	port        a port, or a range as in 5000-5100: listen at the first that is free; without it any
+//	address     IP addresses with commas: listen at these; without it all of the device
+//	netns       the path of a network namespace: listen and dial in it; it needs CAP_SYS_ADMIN
 //	dead-time   5s: a peer that is silent for this long counts as dead
 //	encrypt     off | on: encrypt what is sent. Both ends must have the same
 //	wait        sleep | spin: what a blocking call does while nothing comes

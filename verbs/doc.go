@@ -65,7 +65,7 @@
 //	ack-timeout       n, when the device repeats after 4.096 µs · 2^n; default: the largest with which seven tries, each
 //	                  four times as long, end within the dead time: 15 (134 ms) for 5 s
 //	windows           auto: keys of receives are revoked when they end, where the device has memory windows of type 2; off
-//	relaxed-ordering  on: the device may write and read the bytes of long messages in another order than it got them; off
+//	relaxed-ordering  off; on: the device may write and read the bytes of long messages in another order than it got them
 //	managers          connection managers to use: oob, rdmacm; default all
 //	exclude-managers  the ones not to use
 //	dead-time         how long a peer that died can go unnoticed; default 5s
