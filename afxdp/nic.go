@@ -334,7 +334,7 @@ func kernelDriver(device string) string {
 // the members' queues, for which the kernel gives them to no socket of the bond (xsk_rcv_check).
 func checkBond(device string, o *options) error {
 	if k := kernelDriver(device); o.attach != xsk.AttachGeneric && (k == "bonding" || k == "team") {
-		return fmt.Errorf("%w: %s is a bond: AF_XDP gets its frames with option mode=skb only, and only from members of one queue (ethtool -L MEMBER combined 1)",
+		return fmt.Errorf("%w: %s is a bond: AF_XDP gets its frames with option mode=skb only",
 			errUnusable, device)
 	}
 	return nil

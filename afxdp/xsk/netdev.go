@@ -11,6 +11,7 @@ import (
 	"strings"
 	"unsafe"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -95,8 +96,12 @@ func (d device) queues(fd int) (Queues, error) {
 // Where sysfs cannot be read, or shows another network namespace, it returns one of each.
 func (d device) listedQueues() Queues {
 	folder := filepath.Join("/sys/class/net", d.name)
-	index, _ := os.ReadFile(filepath.Join(folder, "ifindex"))
-	if strings.TrimSpace(string(index)) != strconv.Itoa(d.index) {
+	read := func(file string) string {
+		b, _ := os.ReadFile(filepath.Join(folder, file))
+		return strings.TrimSpace(string(b))
+	}
+	l, err := netlink.LinkByIndex(d.index)
+	if err != nil || read("ifindex") != strconv.Itoa(d.index) || read("address") != l.Attrs().HardwareAddr.String() {
 		return Queues{1, 1, 1, 1}
 	}
 	rx, tx := 0, 0
