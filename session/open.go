@@ -26,7 +26,7 @@ type opening struct {
 	s       *Session
 	left    []*candidate
 	missing []error
-	lost    []error // of drivers that work here, would have been taken, and cannot be opened
+	lost    []error // of drivers whose hardware is here, that would have been taken, and cannot be opened
 	out     []Choice
 }
 
@@ -118,7 +118,8 @@ func (o *opening) open(all bool) {
 		}
 		n, err := o.s.openRail(c.Rail, c.nic)
 		if err != nil {
-			if c.exclusivity > o.s.top() {
+			var u *driver.UnavailableError
+			if c.exclusivity > o.s.top() && !(errors.As(err, &u) && u.Absent) {
 				o.lost = append(o.lost, err)
 			}
 			o.fail(c, err)

@@ -138,7 +138,10 @@ func (p *port) hasRC() error {
 // noRC returns an error if err, of the making of an RC queue pair, means that the device has none.
 func noRC(device string, err error) error {
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
-		return unavailable(device, "it has no reliable connections (RC queue pairs)", "use the driver tcp or afxdp on its interface", err)
+		return &driver.UnavailableError{
+			Driver: Name, Device: device, Reason: "it has no reliable connections (RC queue pairs)", Absent: true,
+			Remedy: "use the driver tcp or afxdp on its interface", Err: err,
+		}
 	}
 	return nil
 }
