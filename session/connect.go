@@ -132,6 +132,7 @@ func (g *Gate) dialFailed(err error, givenUp bool) {
 			g.connect()
 		} else {
 			g.close.asked = false // Disconnect was for the connection that there will not be
+			g.s.kickAnswerer()    // the peer may have requested one meanwhile
 		}
 		return
 	}

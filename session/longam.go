@@ -83,7 +83,7 @@ func (l *link) arriveActive(h *header.Header, req *header.Request, b []byte) boo
 	case cost > s.cfg.Unexpected:
 		g.done(req.ID, statusTooLong, true)
 		return true
-	case len(s.active.waiting) > 0 || cost > s.active.budget:
+	case cost > s.active.budget || g.pausing.state != notPaused || s.activesWait():
 		s.active.waiting = append(s.active.waiting, waitingActive{g: g, h: *h, req: *req, b: bytes.Clone(b)})
 		g.active.waiting++
 		g.charge(waitingActiveCost + len(b))
@@ -114,9 +114,6 @@ func (g *Gate) beginActive(h *header.Header, req *header.Request, b []byte) erro
 	}
 	r := s.request("active message")
 	r.buf, r.active = u.buf[:n], u
-	if s.postpones(r, g, b, h, 0) {
-		return nil
-	}
 	return s.receiveLong(r, g, h, req, nil, key)
 }
 
@@ -129,6 +126,11 @@ type waitingActive struct {
 }
 
 const waitingActiveCost = int(unsafe.Sizeof(waitingActive{}))
+
+// activesWait reports whether a long active message waits for memory, and not only for the end of a pause.
+func (s *Session) activesWait() bool {
+	return slices.ContainsFunc(s.active.waiting, func(w waitingActive) bool { return w.g.pausing.state == notPaused })
+}
 
 // beginActives begins to receive the long active messages for which there is memory now, the oldest first. Those of gates
 // that pause would keep it for as long.

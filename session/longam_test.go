@@ -381,3 +381,52 @@ func TestForgedActiveMessagesHarmNoOtherPeer(t *testing.T) {
 		})
 	}
 }
+
+// A long active message that waits for memory while its sender pauses holds up no other peer's.
+func TestPausedActiveMessageHoldsUpNoOtherPeer(t *testing.T) {
+	const size = 200_000
+	ctx := deadline(t)
+	s := joinAll(t, 3, func(_ int, c *session.Config) { c.Unexpected = 300_000 })
+	inside, leave := make(chan int, 3), make(chan bool)
+	s[0].Handle(1, func(g *session.Gate, _ *session.Active) {
+		inside <- g.Rank()
+		if g.Rank() == 2 {
+			<-leave
+		}
+	})
+	send := func(rank int) {
+		t.Helper()
+		if _, err := s[rank].Gate(0).AM(1, nil, make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	handled := func(rank int) {
+		t.Helper()
+		select {
+		case got := <-inside:
+			if got != rank {
+				t.Fatalf("a message of rank %d is handled, want one of rank %d", got, rank)
+			}
+		case <-ctx.Done():
+			t.Fatalf("no message of rank %d is handled", rank)
+		}
+	}
+	send(2)
+	handled(2) // whose handler has the memory
+	send(1)
+	eventually(t, "rank 1's message waits for memory", func() bool {
+		var b bytes.Buffer
+		return s[0].Dump(&b) == nil && bytes.Contains(b.Bytes(), []byte(" 1 long active messages wait"))
+	})
+	if err := s[1].Quiesce(ctx); err != nil {
+		t.Fatal(err)
+	}
+	leave <- true
+	send(2)
+	handled(2)
+	leave <- true
+	if err := s[1].Resume(); err != nil {
+		t.Fatal(err)
+	}
+	handled(1)
+}

@@ -83,7 +83,7 @@ func (s *Session) Quiesce(ctx context.Context) error {
 			delete(s.oneSided.revoked, r)
 		}
 		inDriver := func(o *Op) bool { return o.posted || o.inDriver > 0 }
-		return len(s.links) == 0 && len(s.transfers.pieces) == 0 && !s.oneSided.any(inDriver)
+		return len(s.links) == 0 && len(s.unreleased) == 0 && len(s.transfers.pieces) == 0 && !s.oneSided.any(inDriver)
 	})
 	if resumed {
 		return &Error{Peer: -1, Op: "quiesce", Err: fmt.Errorf("%w: Resume or Close was called meanwhile", ErrCanceled)}
@@ -123,7 +123,7 @@ func (s *Session) resume() {
 
 // wanted reports whether something waits for a connection, if only to learn that the peer is gone.
 func (g *Gate) wanted() bool {
-	if g.queued() > 0 || g.dialing.waiters > 0 || len(g.pausing.postponed) > 0 {
+	if g.queued() > 0 || g.dialing.waiters > 0 || len(g.pausing.postponed) > 0 || g.active.waiting > 0 {
 		return true
 	}
 	waits := false
@@ -257,6 +257,13 @@ func (r *Request) returnPostponed() bool {
 		return false
 	}
 	u := g.pausing.postponed[i].k
+	for k := range g.pausing.postponed { // a receive that has got a later message should have got this one
+		p := &g.pausing.postponed[k]
+		if k != i && !p.r.probed && u.Order < p.k.Order && p.r.recv.Matches(g.index, u.h.Tag) {
+			p.k, u = u, p.k
+		}
+	}
+	g.pausing.postponed[i].k = u
 	if next := s.table.Arrive(g.index, u.h.Tag); next != nil {
 		g.pausing.postponed[i].r = next.User.(*Request)
 		g.pausing.postponed[i].r.status.From = g
@@ -287,7 +294,7 @@ func (g *Gate) dropPostponedRTS(id uint64) {
 		if req.Parse(p.k.h.Body(p.k.buf)) == nil && req.ID == id {
 			g.pausing.postponed = append(g.pausing.postponed[:i], g.pausing.postponed[i+1:]...)
 			g.charge(-p.k.cost)
-			if p.r.active != nil || p.r.probed {
+			if p.r.probed {
 				g.s.complete(p.r, g.fault("receive", errWithdrawn))
 				return
 			}

@@ -516,3 +516,42 @@ func TestReceiveFromPausedPeerIsCancelled(t *testing.T) {
 		})
 	}
 }
+
+// When a receive is cancelled whose message the next one would have got, the later receives move up.
+func TestReceivesMoveUpWhenOneIsCancelled(t *testing.T) {
+	ctx := deadline(t)
+	s := joinAll(t, 2, nil)
+	const size = 1 << 20
+	for k := range 2 {
+		if _, err := s[1].Gate(0).Isend(1, pattern(size, uint64(k))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "two messages have arrived", func() bool { return s[0].Stats().Unexpected == 2 })
+	if err := s[1].Quiesce(ctx); err != nil {
+		t.Fatal(err)
+	}
+	var rs [3]*session.Request
+	var got [3][]byte
+	for k := range rs {
+		got[k] = make([]byte, size)
+		var err error
+		if rs[k], err = s[0].Gate(1).Irecv(1, got[k]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !rs[0].Cancel() {
+		t.Fatal("the first receive cannot be cancelled")
+	}
+	if _, err := rs[0].Wait(ctx); !errors.Is(err, session.ErrCanceled) {
+		t.Errorf("the cancelled receive: %v", err)
+	}
+	if err := s[1].Resume(); err != nil {
+		t.Fatal(err)
+	}
+	for k := range 2 {
+		if _, err := rs[k+1].Wait(ctx); err != nil || !bytes.Equal(got[k+1], pattern(size, uint64(k))) {
+			t.Errorf("receive %d has not got message %d: %v", k+1, k, err)
+		}
+	}
+}

@@ -301,8 +301,8 @@ func (s *Session) reportError(e *Error) {
 // callReports calls the reports, unless a caller is there already, which then calls the new ones, too.
 func (s *Session) callReports() {
 	s.mu.lock()
-	defer s.mu.unlock()
 	if s.reporting {
+		s.mu.unlock()
 		return
 	}
 	s.reporting = true
@@ -316,6 +316,7 @@ func (s *Session) callReports() {
 		s.mu.lock()
 	}
 	s.reporting = false
+	s.mu.unlock()
 }
 
 // Close ends the session. It first closes connected gates in order and delivers all messages that were sent, until ctx

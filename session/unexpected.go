@@ -153,11 +153,7 @@ func (s *Session) receiveUnexpected(r *Request, u *unexpected) {
 	case u.h.Kind == header.RTS && s.postpones(r, g, u.buf, &u.h, u.Order):
 	case u.h.Kind == header.RTS:
 		var req header.Request
-		err := u.parse(&req)
-		if err == nil && r.active != nil && req.Total != uint64(len(r.buf)) {
-			err = header.ErrMalformed // the peer changed it between two looks
-		}
-		if err != nil {
+		if err := u.parse(&req); err != nil {
 			s.complete(r, g.fault("receive", err)) // checked on arrival
 			break
 		}
