@@ -159,14 +159,8 @@ func (g *Gate) refuse() {
 		g.holdBack()
 	}
 	g.park(true)
-	s.transfers.syncs.each(func(id uint64, r *Request) {
-		if r.g == g && !r.parked {
-			s.dropSync(id, r)
-			g.ended()
-			s.complete(r, g.fault("send", ErrClosed))
-		}
-	})
-	s.refuseLong(g)
+	s.failSyncs(g, g.fault("send", ErrClosed))
+	s.failOuts(g, func(o *outgoing) bool { return !o.Matched() }, ErrClosed) // which the peer has not begun to receive
 	g.park(false)
 }
 

@@ -137,7 +137,7 @@ func (g *Gate) dialFailed(err error, givenUp bool) {
 		return
 	}
 	if givenUp {
-		if why := g.unreachable(g.s.launcher.err); why != nil {
+		if why := g.unreachable(); why != nil {
 			err = why
 		}
 	}

@@ -22,7 +22,7 @@ func (s *Session) takeBack(l *link, msg *outMsg, err error) {
 			msg.req = nil
 		}
 	} else if r, ok := s.transfers.syncs.get(msg.sync); ok && r.g == l.g {
-		s.dropSync(msg.sync, r) // the request ends when the driver gives the message back
+		s.dropSync(r) // the request ends when the driver gives the message back
 		msg.req = r
 	}
 	if msg.out != nil {

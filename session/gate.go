@@ -279,12 +279,7 @@ func (g *Gate) drop(err error) {
 		}
 	}
 	s.dropLong(g, err)
-	s.transfers.syncs.each(func(id uint64, r *Request) {
-		if r.g == g && !r.parked {
-			s.dropSync(id, r)
-			s.complete(r, err)
-		}
-	})
+	s.failSyncs(g, err)
 	s.dropOps(g, err)
 	s.dropUnexpected(g)
 	g.dropWaitingActives(nil)

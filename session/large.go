@@ -523,12 +523,7 @@ func (s *Session) withdraw(o *outgoing) bool {
 // dropLong fails the long messages of a gate. Messages whose memory a driver still holds fail when it gives the memory
 // back.
 func (s *Session) dropLong(g *Gate, err error) {
-	s.transfers.outs.each(func(_ uint64, o *outgoing) {
-		if o.g == g && !o.parked {
-			o.fail(err)
-			s.settleOut(o)
-		}
-	})
+	s.failOuts(g, func(*outgoing) bool { return true }, err)
 	var ins []*incoming // copied, because the end of one message may end others
 	for in := g.in.first; in != nil; in = in.after {
 		ins = append(ins, in)
@@ -553,12 +548,11 @@ func (in *incoming) abort(err error) {
 	s.settleIn(in)
 }
 
-// refuseLong fails the messages that the peer, which is closing, has not begun to
-// receive, and that have left.
-func (s *Session) refuseLong(g *Gate) {
+// failOuts fails the gate's outgoing long messages that f selects and that are not parked.
+func (s *Session) failOuts(g *Gate, f func(*outgoing) bool, err error) {
 	s.transfers.outs.each(func(_ uint64, o *outgoing) {
-		if o.g == g && !o.Matched() && !o.parked {
-			o.fail(ErrClosed)
+		if o.g == g && !o.parked && f(o) {
+			o.fail(err)
 			s.settleOut(o)
 		}
 	})

@@ -68,14 +68,15 @@ func (g *Gate) unconnectable() bool {
 }
 
 // failUnconnectable fails a gate that is unconnectable.
-func (g *Gate) failUnconnectable() { g.fail(g.fault("connect", g.unreachable(g.s.launcher.err))) }
+func (g *Gate) failUnconnectable() { g.fail(g.fault("connect", g.unreachable())) }
 
-// unreachable returns why the gate's peer cannot be reached: its end, if the launcher has reported that, else err.
-func (g *Gate) unreachable(err error) error {
+// unreachable returns why the gate's peer cannot be reached: its end, if the launcher has reported that, else that the
+// launcher is gone; nil: neither is known.
+func (g *Gate) unreachable() error {
 	if end := g.s.launcher.ends[g.rank]; end != nil {
 		return end
 	}
-	return err
+	return g.s.launcher.err
 }
 
 // cancelDialLater cancels, after launcherLostTimeout, an attempt to connect to a rank whose card was unknown: that

@@ -331,10 +331,8 @@ func (s *Session) msgFailed(msg *outMsg, err error) {
 		o.fail(cause(err))
 		s.settleOut(o)
 	}
-	if r, ok := s.transfers.syncs.get(msg.sync); ok && msg.sync != 0 {
-		s.dropSync(msg.sync, r)
-		r.g.ended()
-		s.complete(r, err)
+	if r, ok := s.transfers.syncs.get(msg.sync); ok {
+		s.endSync(r, err)
 	}
 	if o, ok := s.oneSided.ops.get(msg.id); ok && msg.out == nil && msg.counted {
 		if o.inDriver--; o.inDriver == 0 && o.dropped {

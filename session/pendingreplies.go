@@ -15,13 +15,13 @@ func (s *Session) noteTaken(msg *outMsg) {
 			o.rtsTaken = true
 			o.g.held.longs++
 		}
-	} else if r, ok := s.transfers.syncs.get(msg.sync); ok && msg.sync != 0 {
+	} else if r, ok := s.transfers.syncs.get(msg.sync); ok {
 		r.inDriver = true
 		if !r.taken {
 			r.taken = true
 			r.g.held.syncs++
 		}
-	} else if o, ok := s.oneSided.ops.get(msg.id); ok && msg.id != 0 {
+	} else if o, ok := s.oneSided.ops.get(msg.id); ok {
 		o.sent++
 		o.inDriver++
 		msg.counted = true
@@ -33,11 +33,11 @@ func (s *Session) noteReturned(msg *outMsg) {
 	if msg.out != nil {
 		return // the driver has used none of its memory
 	}
-	if r, ok := s.transfers.syncs.get(msg.sync); ok && msg.sync != 0 {
+	if r, ok := s.transfers.syncs.get(msg.sync); ok {
 		if r.inDriver = false; r.acked {
-			s.matched(r)
+			s.endSync(r, nil)
 		}
-	} else if o, ok := s.oneSided.ops.get(msg.id); ok && msg.id != 0 {
+	} else if o, ok := s.oneSided.ops.get(msg.id); ok {
 		if o.inDriver--; o.inDriver == 0 && (o.dropped || o.answered()) {
 			o.end(s, o.err)
 		}
@@ -56,21 +56,30 @@ func (l *link) acked(id uint64) error {
 		return errUnrequested
 	}
 	if r.acked = true; !r.inDriver {
-		s.matched(r)
+		s.endSync(r, nil)
 	}
 	return nil
 }
 
-// matched completes a synchronous message.
-func (s *Session) matched(r *Request) {
-	s.dropSync(r.sync, r)
+// endSync completes a synchronous message.
+func (s *Session) endSync(r *Request, err error) {
+	s.dropSync(r)
 	r.g.ended()
-	s.complete(r, nil)
+	s.complete(r, err)
+}
+
+// failSyncs fails the gate's synchronous messages that are not parked.
+func (s *Session) failSyncs(g *Gate, err error) {
+	s.transfers.syncs.each(func(_ uint64, r *Request) {
+		if r.g == g && !r.parked {
+			s.endSync(r, err)
+		}
+	})
 }
 
 // dropSync removes a synchronous message that is over.
-func (s *Session) dropSync(id uint64, r *Request) {
-	s.transfers.syncs.remove(id)
+func (s *Session) dropSync(r *Request) {
+	s.transfers.syncs.remove(r.sync)
 	if r.taken {
 		r.taken = false
 		r.g.held.syncs--

@@ -172,11 +172,9 @@ func (s *Session) pushAll() bool {
 			}
 			g.queues.listed = false
 			last := len(s.busy) - 1
-			if i <= last {
-				s.busy[i] = s.busy[last]
-				s.busy = s.busy[:last]
-				i--
-			}
+			s.busy[i] = s.busy[last]
+			s.busy = s.busy[:last]
+			i--
 		}
 	}
 	if len(s.active.resumed) > 0 { // last, as ProgressDir may be asked to send first

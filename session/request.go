@@ -200,7 +200,7 @@ func (s *Session) cancel(r *Request) bool {
 	for _, q := range []*outQueue{&g.queues.backlog, &g.queues.later, &g.active.queue} {
 		if msg := q.remove(func(msg *outMsg) bool { return msg.req == r || msg.sync != 0 && msg.sync == r.sync }); msg != nil {
 			if msg.sync != 0 {
-				s.dropSync(msg.sync, r)
+				s.dropSync(r)
 				g.ended()
 			}
 			s.recycle(msg)
