@@ -360,7 +360,7 @@ func TestRunKeepsGoing(t *testing.T) {
 	if !strings.Contains(stderr, "ended with status 5") || !strings.Contains(stderr, "ended with status 6") {
 		t.Errorf("of two failures it says %q", stderr)
 	}
-	cmd := shells("2", "trap 'echo tidy; exit 0' TERM; test $BYWASH_RANK = 1 && exit 5; echo up; while :; do sleep 0.02; done", "--keep-going")
+	cmd := shells("2", "test $BYWASH_RANK = 1 && exit 5; trap 'echo tidy; exit 0' TERM; echo up; while :; do sleep 0.02; done", "--keep-going")
 	r := follow(t, cmd, 1)
 	cmd.Process.Signal(syscall.SIGTERM)
 	if said := untilEOF(t, r); said != "tidy\n" {
