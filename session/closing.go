@@ -80,6 +80,9 @@ const flagSoon = 1 << 0
 // flagLast, in a Bye, means that the whole session of its sender closes: there will be no other connection.
 const flagLast = 1 << 0
 
+// flagKept, in a Hello, means that its sender has kept what a pause keeps. See Gate.loseKept.
+const flagKept = 1 << 0
+
 // leave sends Leave once every message of this connection has left and, unless the peer leaves as well, was matched.
 // It reports whether both sides have sent Leave.
 func (g *Gate) leave() bool {

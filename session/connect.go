@@ -257,6 +257,9 @@ func (g *Gate) up(links []*link) {
 	s.stats.Connects++
 	g.explainUp()
 	g.markBusy()
+	if g.pausing.kept = false; g.pausing.state == paused {
+		g.keep()
+	}
 	g.resumePostponed()
 	g.push()
 	g.tryClose()
@@ -305,6 +308,9 @@ func (l *link) checkHello(h *header.Header, b []byte) error {
 		x.eager = min(x.eager, int(hello.Grant.Unasked))
 	}
 	l.g.granted(&hello.Grant)
+	if l.g.pausing.kept && h.Flags&flagKept == 0 {
+		l.g.loseKept()
+	}
 	return nil
 }
 

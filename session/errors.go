@@ -64,9 +64,13 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
+// fault returns the error of an operation; g is nil where it has no gate yet.
 func (g *Gate) fault(op string, err error) error {
 	if err == nil {
 		return nil
+	}
+	if g == nil {
+		return &Error{Peer: -1, Op: op, Err: err}
 	}
 	return &Error{Peer: g.rank, Gate: g, Op: op, Err: err}
 }

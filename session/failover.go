@@ -100,7 +100,11 @@ func (g *Gate) sendPreamble() (moved bool) {
 	s := g.s
 	if l := g.lead; !l.preambleSent {
 		hello := header.Greeting{Rank: uint32(s.rank), Size: uint32(s.size), Incarnation: s.card.incarnation, Era: s.era, Grant: g.grant()}
-		msg, body := s.control(header.Header{Kind: header.Hello, Extra: header.Version, Tag: g.dialing.begun}, hello.Data())
+		h := header.Header{Kind: header.Hello, Extra: header.Version, Tag: g.dialing.begun}
+		if g.pausing.kept {
+			h.Flags = flagKept
+		}
+		msg, body := s.control(h, hello.Data())
 		hello.Put(body)
 		if !l.postUnnumbered(msg) {
 			return moved

@@ -23,6 +23,7 @@ type faults struct {
 	holdSends atomic.Bool                             // SendPoll does not give packets of the small track back
 	holdLarge atomic.Bool                             // SendPoll moves nothing on the large track until the connection ends
 	held      atomic.Int64                            // number of such SendPolls
+	loseBye   atomic.Bool                             // RecvPoll loses the connection instead of the packet BYE
 	pollTime  atomic.Int64                            // how long a RecvPoll of the small track takes at least, in ns
 	polls     atomic.Int64                            // number of RecvPolls of the small track
 }
@@ -124,7 +125,12 @@ func (i *faultSmall) RecvPoll(p *driver.Packet) (bool, error) {
 	i.f.polls.Add(1)
 	for start := time.Now(); time.Since(start) < time.Duration(i.f.pollTime.Load()); {
 	}
-	return i.BufferReceiver.RecvPoll(p)
+	done, err := i.BufferReceiver.RecvPoll(p)
+	if done && err == nil && i.f.loseBye.Load() && header.Kind(p.Buf[0]) == header.Bye {
+		_ = i.RecvBufRelease(p)
+		return true, driver.ErrBroken
+	}
+	return done, err
 }
 
 // oneSided has the methods of driver.OneSided beside those of an instance.

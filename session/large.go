@@ -31,6 +31,7 @@ type outgoing struct {
 	active    bool   // an active message
 	rtsTaken  bool   // a driver has taken the RTS; counted in Gate.held
 	parked    bool   // the RTS waits for the next connection
+	kept      bool   // a pause has kept it: the RTS left over an earlier connection
 	rail      uint8  // of the key
 	keyLen    int    // bytes of the key in the RTS
 	nextFree  *outgoing
@@ -512,7 +513,6 @@ func (s *Session) withdraw(o *outgoing) bool {
 	if !queued {
 		g.sendPart(header.Done, o.id, header.Part{Status: statusWithdrawn, All: true}, nil)
 	}
-	o.unfetch()
 	g.unblock()
 	g.activeSent(o)
 	s.freeOut(o)
@@ -524,6 +524,11 @@ func (s *Session) withdraw(o *outgoing) bool {
 // back.
 func (s *Session) dropLong(g *Gate, err error) {
 	s.failOuts(g, func(*outgoing) bool { return true }, err)
+	s.failIns(g, err)
+}
+
+// failIns fails the gate's long messages that are arriving.
+func (s *Session) failIns(g *Gate, err error) {
 	var ins []*incoming // copied, because the end of one message may end others
 	for in := g.in.first; in != nil; in = in.after {
 		ins = append(ins, in)

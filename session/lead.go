@@ -295,10 +295,7 @@ func (r *Request) await(ctx context.Context) error {
 	r.waited = false
 	s.free(r)
 	s.leave()
-	if g != nil {
-		return g.fault(op, ctx.Err())
-	}
-	return &Error{Peer: -1, Op: op, Err: ctx.Err()}
+	return g.fault(op, ctx.Err())
 }
 
 // sleepAll leaves progress to the background: the caller goes to sleep, and so do all followers.

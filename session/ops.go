@@ -545,7 +545,7 @@ func (l *link) reply(h *header.Header, body, data []byte) error {
 	o.replies++
 	o.flying--
 	l.g.ops.unanswered--
-	if int(out.Status) >= len(opErrors) || o.flying < 0 {
+	if int(out.Status) >= len(opErrors) {
 		return header.ErrMalformed
 	}
 	if err := opErrors[out.Status]; err != nil {

@@ -30,6 +30,7 @@ const (
 type pausing struct {
 	state     pauseState
 	received  bool // the peer's PAUSE
+	kept      bool // this connection is the first after a pause, and goes on with what there was before
 	postponed []postponed
 	answers   answers // for the connection after the pause
 }
@@ -193,8 +194,8 @@ func (g *Gate) finishPause() {
 	g.queues.backlog, g.queues.later = g.queues.later, outQueue{}
 	g.resumeAnswers()
 	s.kickAnswerer()
-	g.close.askedNext = leave && g.wanted() // Disconnect closes the connection that carries what waits
 	if g.wanted() {
+		g.close.askedNext = leave // Disconnect closes the connection that carries what waits
 		g.connectAgain()
 	}
 }
@@ -243,6 +244,29 @@ func (g *Gate) resumePostponed() {
 	if s.quiesced {
 		g.pause()
 	}
+}
+
+// keep is called when the first connection after a pause is established, before anything is sent over it.
+func (g *Gate) keep() {
+	g.pausing.kept = true
+	g.s.transfers.outs.each(func(_ uint64, o *outgoing) { o.kept = o.kept || o.g == g && o.rtsTaken })
+}
+
+// loseKept fails what the pause has kept, because the peer has kept nothing: its last connection broke when this side had
+// all that it waited for. The peer's HELLO says so, before which it has sent nothing over this connection.
+func (g *Gate) loseKept() {
+	s := g.s
+	err := g.fault("connection", fmt.Errorf("%w: it broke at the peer during the pause", ErrBroken))
+	g.pausing.kept = false
+	s.transfers.syncs.each(func(_ uint64, r *Request) {
+		if r.g == g && r.taken { // it left over the last connection: without credit none does
+			s.endSync(r, err)
+		}
+	})
+	s.failOuts(g, func(o *outgoing) bool { return o.kept }, err)
+	s.dropUnexpected(g)
+	g.dropWaitingActives(nil)
+	s.failIns(g, err)
 }
 
 // returnPostponed takes its postponed message from a receive, for the next receive that matches, and reports whether it had

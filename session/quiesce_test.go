@@ -555,3 +555,96 @@ func TestReceivesMoveUpWhenOneIsCancelled(t *testing.T) {
 		}
 	}
 }
+
+// The connection breaks when one side of a pause has received the peer's BYE and the other has not. The first then learns
+// that the peer has kept nothing: what it has kept fails, and what was sent during the pause arrives.
+func TestPauseLostByOneSide(t *testing.T) {
+	ctx := deadline(t)
+	s, faults := faultPair(t, nil, nil)
+	to, from := s[0].Gate(1), s[1].Gate(0)
+	var lost []*session.Request // by rank 0
+	for _, o := range []session.Out{{Tag: 1, Buf: []byte{1}, Sync: true}, {Tag: 1, Buf: make([]byte, 1<<20)}} {
+		r, err := to.IsendMsg(&o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lost = append(lost, r)
+	}
+	var sends []*session.Request // by rank 1, which fail at once
+	for tag := range uint64(3) {
+		r, err := from.Isend(tag, make([]byte, 1<<20))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sends = append(sends, r)
+	}
+	eventually(t, "the messages have arrived", func() bool {
+		return s[0].Stats().Unexpected == 3 && s[1].Stats().Unexpected == 2
+	})
+	probed, ok := s[0].Improbe(session.Match{From: to, Tag: 0})
+	if !ok {
+		t.Fatal("Improbe finds nothing")
+	}
+	faults[1].loseBye.Store(true)
+	if err := s[0].Quiesce(ctx); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "rank 1 loses the connection", func() bool { return from.Err() != nil })
+	faults[1].loseBye.Store(false)
+	for _, r := range sends {
+		if _, err := r.Wait(ctx); !errors.Is(err, session.ErrBroken) {
+			t.Errorf("a send to the peer that pauses: %v", err)
+		}
+	}
+	postponed, err := to.Irecv(1, make([]byte, 1<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost = append(lost, postponed)
+	var handled atomic.Int32
+	s[1].Handle(1, func(_ *session.Gate, a *session.Active) { handled.Add(int32(len(a.Data))) })
+	am, err := to.AM(1, nil, make([]byte, 1<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := []*session.Request{am}
+	for _, o := range []session.Out{{Tag: 2, Buf: []byte{2}, Sync: true}, {Tag: 3, Buf: pattern(1<<20, 3)}} {
+		r, err := to.IsendMsg(&o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent = append(sent, r)
+	}
+	from.Disconnect()
+	if err := s[0].Resume(); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 1<<20)
+	for tag := uint64(2); tag <= 3; tag++ {
+		if _, err := from.Recv(ctx, tag, got); err != nil {
+			t.Fatalf("message %d after the pause: %v", tag, err)
+		}
+	}
+	if !bytes.Equal(got, pattern(1<<20, 3)) {
+		t.Error("the long message arrived changed")
+	}
+	for _, r := range sent {
+		if _, err := r.Wait(ctx); err != nil {
+			t.Errorf("a send after the pause: %v", err)
+		}
+	}
+	eventually(t, "the active message is handled", func() bool { return handled.Load() == 1<<20 })
+	for k, r := range lost {
+		if _, err := r.Wait(ctx); !errors.Is(err, session.ErrBroken) {
+			t.Errorf("request %d from before the pause: %v", k, err)
+		}
+	}
+	if _, err := probed.Recv(ctx, got); !errors.Is(err, session.ErrClosed) {
+		t.Errorf("a message of before the pause, found by Improbe: %v", err)
+	}
+	if _, ok := s[0].Iprobe(session.Match{From: to, Tag: 2}); ok {
+		t.Error("a message of before the pause, whose send has failed, is still there")
+	}
+	transfer(t, s[0], s[1], 100_000)
+	transfer(t, s[1], s[0], 100_000)
+}

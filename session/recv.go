@@ -252,7 +252,7 @@ func (l *link) handle(b []byte) bool {
 		if err := l.checkHello(&h, b); err != nil {
 			return l.failProtocol(err)
 		}
-		return true
+		return !l.dead
 	}
 	if h.Kind == header.Eager {
 		extra, data := h.Data(b)

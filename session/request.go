@@ -177,11 +177,7 @@ func (r *Request) Cancel() bool {
 	if r.done || !s.cancel(r) {
 		return false
 	}
-	err := error(&Error{Peer: -1, Op: r.op, Err: ErrCanceled})
-	if r.g != nil {
-		err = r.g.fault(r.op, ErrCanceled)
-	}
-	s.complete(r, err)
+	s.complete(r, r.g.fault(r.op, ErrCanceled))
 	return true
 }
 

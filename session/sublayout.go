@@ -28,10 +28,8 @@ func (p *sublayout) Segments() int { return p.count }
 func (p *sublayout) Segment(i int) []byte {
 	b := p.of.Segment(p.first + i)
 	if i == p.count-1 {
-		seg, at := p.of.At(p.off + p.n - 1)
-		if seg == p.first+i {
-			b = b[:at+1]
-		}
+		_, at := p.of.At(p.off + p.n - 1)
+		b = b[:at+1]
 	}
 	if i == 0 {
 		b = b[p.skip:]

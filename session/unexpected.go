@@ -345,9 +345,8 @@ func (s *Session) Drop(m Match) (n int) {
 	s.mu.lock()
 	defer s.leave()
 	p := m.pattern(s)
-	most := s.table.Waiting() // not messages that arrive during this call
 	s.table.Each(match.Any, func(a *match.Arrival) {
-		if n == most || !p.Matches(a.From, a.Tag) {
+		if !p.Matches(a.From, a.Tag) {
 			return
 		}
 		n++

@@ -36,7 +36,7 @@ const (
 )
 
 const (
-	layoutVersion = 6
+	layoutVersion = 7
 	headSize      = 16
 	flagActive    = 2 // of an rts: it announces an active message
 )

@@ -19,7 +19,7 @@ import (
 )
 
 // Version is the version of these layouts; peers send it in Hello.
-const Version = 6
+const Version = 7
 
 // Size of what all messages begin with, in bytes.
 const Size = 16
