@@ -69,7 +69,7 @@ func (g *Gate) answer(a answer) {
 	switch {
 	case g.pausing.state == paused: // the peer still waits for it
 	// The peer waits for its replies before it sends Bye.
-	case g.pausing.state == pauseSent && g.close.sent.bye && a.kind != header.Reply:
+	case g.pausing.state == pauseBegun && g.close.sent.bye && a.kind != header.Reply:
 		g.charge(answerCost)
 		g.pausing.answers.push(&a)
 		return

@@ -12,6 +12,7 @@ type closeState struct {
 	sent, seen closeSteps
 	finishing  bool // a connection is ending in order
 	peerLeft   bool // the peer closed the last connection because its session ended
+	halfway    bool // the gate broke after Bye was sent: the peer may have ended the connection in order, and go on
 	forgotten  bool // Forget was called
 }
 
@@ -24,12 +25,12 @@ type closeSteps struct {
 
 // reset is called when a connection has ended.
 func (c *closeState) reset() {
-	c.asked, c.askedNext, c.sent, c.seen = false, false, closeSteps{}, closeSteps{}
+	c.asked, c.askedNext, c.halfway, c.sent, c.seen = false, false, false, closeSteps{}, closeSteps{}
 }
 
 // closing reports whether a connection is to end, for good or for a pause.
 func (g *Gate) closing() bool {
-	return g.state != gateIdle && g.close.asked || g.close.seen.leave || g.pausing.state == pauseSent
+	return g.state != gateIdle && g.close.asked || g.close.seen.leave || g.pausing.state == pauseBegun
 }
 
 // stuck reports whether the backlog waits for answers or for credit of the peer.
@@ -45,11 +46,16 @@ func (g *Gate) tryClose() {
 	if g.pausing.state == notPaused && !g.leave() {
 		return
 	}
-	if g.pausing.state == pauseSent && g.stuck() {
-		g.holdBack()
+	if g.pausing.state == pauseBegun {
+		if g.stuck() {
+			g.holdBack()
+		}
+		if !g.sendPause() {
+			return
+		}
 	}
 	if !g.close.sent.bye {
-		if g.queued() > 0 || g.engaged() || g.pausing.state == pauseSent && !g.pausing.received {
+		if g.queued() > 0 || g.engaged() || g.pausing.state == pauseBegun && !g.pausing.received {
 			return
 		}
 		g.state, g.close.sent.bye, g.credit.grantDue = gateClosing, true, false
@@ -202,7 +208,7 @@ func (g *Gate) park(on bool) {
 // finish ends a connection that both sides have closed.
 func (g *Gate) finish() {
 	s := g.s
-	if g.pausing.state == pauseSent {
+	if g.pausing.state == pauseBegun {
 		g.finishPause()
 		return
 	}

@@ -241,7 +241,7 @@ func (l *link) connect(to *cardRail) error {
 // up completes the establishment of a connection. The first message on it, Hello, identifies this process.
 func (g *Gate) up(links []*link) {
 	s := g.s
-	g.links, g.lead, g.state, g.dialing.card = links, links[0], gateUp, links[0].card
+	g.links, g.lead, g.state, g.err, g.dialing.card = links, links[0], gateUp, nil, links[0].card
 	g.close.peerLeft, g.active.watch.reported, g.in.prefetchMissed = false, false, false
 	g.dialing.established++
 	g.relay.begin(len(links))
@@ -302,13 +302,14 @@ func (l *link) checkHello(h *header.Header, b []byte) error {
 	if g := l.g; g.rank >= 0 && (int(hello.Rank) != g.rank || int(hello.Size) != g.s.size) {
 		return fmt.Errorf("%w: rank %d of %d answers instead of rank %d of %d", ErrBroken, hello.Rank, hello.Size, g.rank, g.s.size)
 	}
+	first := !slices.ContainsFunc(l.g.links, func(x *link) bool { return x.helloReceived })
 	l.helloReceived = true
 	l.g.dialing.byPeer, l.g.dialing.peerEra = h.Tag, hello.Era
 	for _, x := range l.g.links {
 		x.eager = min(x.eager, int(hello.Grant.Unasked))
 	}
 	l.g.granted(&hello.Grant)
-	if l.g.pausing.kept && h.Flags&flagKept == 0 {
+	if first && l.g.pausing.kept && h.Flags&flagKept == 0 {
 		l.g.loseKept()
 	}
 	return nil
@@ -376,7 +377,8 @@ func (s *Session) answer(incarnation, as uint64) {
 // wants that.
 func (s *Session) answerPeer(rank int, wanted func(*Gate) bool, is func(*card) bool) {
 	idle := func(g *Gate) bool {
-		return !s.closed && !s.closing && !s.quiesced && g.state == gateIdle && wanted(g)
+		usable := g.state == gateIdle || g.state == gateBroken && g.close.halfway
+		return !s.closed && !s.closing && !s.quiesced && usable && wanted(g)
 	}
 	s.mu.lock()
 	others := s.gates[s.size:]

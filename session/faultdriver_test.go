@@ -22,6 +22,8 @@ type faults struct {
 	onUpdate  func([]byte)                            // is called with the updates of sends on the large track
 	holdSends atomic.Bool                             // SendPoll does not give packets of the small track back
 	holdLarge atomic.Bool                             // SendPoll moves nothing on the large track until the connection ends
+	noRoom    atomic.Bool                             // RecvPost has no room on the large track
+	refused   atomic.Int64                            // number of such RecvPosts
 	held      atomic.Int64                            // number of such SendPolls
 	loseBye   atomic.Bool                             // RecvPoll loses the connection instead of the packet BYE
 	pollTime  atomic.Int64                            // how long a RecvPoll of the small track takes at least, in ns
@@ -176,6 +178,14 @@ func (i *faultLarge) SendPost(p *driver.Packet) error {
 		}
 	}
 	return i.Prefetcher.SendPost(p)
+}
+
+func (i *faultLarge) RecvPost(p *driver.Packet) error {
+	if i.f.noRoom.Load() {
+		i.f.refused.Add(1)
+		return driver.ErrBusy
+	}
+	return i.Prefetcher.RecvPost(p)
 }
 
 func (i *faultLarge) RecvRdvUpdate(*driver.Packet) ([]byte, error) { return nil, nil }

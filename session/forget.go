@@ -9,7 +9,7 @@ import (
 
 // Forget removes a gate that Session.Connect has made, with all its messages that were not received. It never blocks:
 // a connected gate is disconnected first, in the background; an attempt to connect is cancelled. Later calls on the
-// gate fail with ErrClosed. For the gate to a rank, which exists as long as the session, Forget fails with ErrInvalid.
+// gate fail with ErrClosed. The peer is not told if there is no connection, as after a pause: its messages go on waiting. For the gate to a rank, which exists as long as the session, Forget fails with ErrInvalid.
 func (g *Gate) Forget() error {
 	s := g.s
 	s.mu.lock()

@@ -140,7 +140,8 @@ func (g *Gate) ConnectWait(ctx context.Context) error {
 // as well; messages that it has not begun to receive by then fail with ErrClosed on both sides. A synchronous message
 // that had arrived can still be received. Receives from the peer that were posted before both sides had closed fail
 // with ErrClosed. Messages that are sent during the close go over a new connection. Disconnect makes a broken gate
-// usable again.
+// usable again. A gate that broke at the end of a pause or of a close, when the peer may have gone on without an error,
+// becomes usable when the peer connects again.
 func (g *Gate) Disconnect() {
 	g.s.mu.lock()
 	defer g.s.leave()
@@ -227,18 +228,23 @@ func (g *Gate) fail(err error) {
 	}
 	err = g.addEnd(err)
 	wanted := g.state != gateConnecting || g.queues.later.n > 0 || g.wanted() || !isGone(err)
+	if !wanted && !g.close.forgotten { // only the peer had requested the connection
+		g.state, g.close.asked = gateIdle, false
+		if g.err != nil {
+			g.state = gateBroken
+		}
+		s.kickAnswerer() // it may have requested another one meanwhile
+		return
+	}
+	halfway := g.close.sent.bye
 	g.drop(err)
 	if g.close.forgotten {
 		g.remove()
 		return
 	}
-	if !wanted {
-		g.state = gateIdle // only the peer had requested the connection
-		s.kickAnswerer()   // it may have requested another one meanwhile
-		return
-	}
 	g.failReceives(err)
-	g.state, g.err = gateBroken, err
+	g.state, g.err, g.close.halfway = gateBroken, err, halfway
+	s.kickAnswerer() // the peer may have requested a connection before
 	if errors.Is(err, ErrClosed) {
 		return
 	}
@@ -256,7 +262,8 @@ func (g *Gate) drop(err error) {
 	g.links, g.state = nil, gateIdle // from here on no message is sent to the peer
 	g.lead, g.clear = nil, false
 	g.relay.drop(s)
-	g.dropPostponed(err)
+	g.pausing.state, g.pausing.received = notPaused, false
+	g.failPostponed(err)
 	g.close.reset()
 	g.dropAnswers(err)
 	queues := []*outQueue{&g.queues.replay, &g.queues.control, &g.queues.backlog, &g.queues.later, &g.active.queue}

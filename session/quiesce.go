@@ -21,14 +21,15 @@ import (
 type pauseState uint8
 
 const (
-	notPaused pauseState = iota
-	pauseSent            // by one side
-	paused               // the connection was closed without losing anything
+	notPaused  pauseState = iota
+	pauseBegun            // by one side
+	paused                // the connection was closed without losing anything
 )
 
 // pausing is the state of a gate's pause, and what waits for its end.
 type pausing struct {
 	state     pauseState
+	sent      bool // PAUSE
 	received  bool // the peer's PAUSE
 	kept      bool // this connection is the first after a pause, and goes on with what there was before
 	postponed []postponed
@@ -143,11 +144,20 @@ func (g *Gate) pause() {
 			return // the gate is being closed in order
 		}
 		// A side that pauses matches nothing: a Leave that waits for matches would hold up the pause. See finishPause.
-		g.state, g.pausing.state = gateClosing, pauseSent
-		msg, _ := g.s.control(header.Header{Kind: header.Pause}, nil)
-		g.dispatch(msg)
+		g.state, g.pausing.state, g.pausing.sent = gateClosing, pauseBegun, false
 		g.markBusy()
 	}
+}
+
+// sendPause sends PAUSE once all RTRs have left: a peer that has both PAUSEs and nothing under way sends BYE, and nothing
+// more on this connection. It reports whether PAUSE was sent.
+func (g *Gate) sendPause() bool {
+	if !g.pausing.sent && g.answered() {
+		g.pausing.sent = true
+		msg, _ := g.s.control(header.Header{Kind: header.Pause}, nil)
+		g.dispatch(msg)
+	}
+	return g.pausing.sent && g.pausing.state == pauseBegun // else the gate has just broken
 }
 
 // pauseTimeout is how long an attempt to connect may go on during a pause before it is cancelled. The connection may
@@ -207,7 +217,7 @@ func (g *Gate) connectAgain() {
 		return // Resume does
 	}
 	if g.pausing.state == paused {
-		g.close.asked, g.close.askedNext = g.close.askedNext, false
+		g.close.asked, g.close.askedNext = g.close.asked || g.close.askedNext, false
 	}
 	g.connect()
 }
@@ -265,6 +275,7 @@ func (g *Gate) loseKept() {
 	})
 	s.failOuts(g, func(o *outgoing) bool { return o.kept }, err)
 	s.dropUnexpected(g)
+	g.failPostponed(err)
 	g.dropWaitingActives(nil)
 	s.failIns(g, err)
 }
@@ -301,10 +312,10 @@ func (r *Request) returnPostponed() bool {
 	return true
 }
 
-// dropPostponed fails the postponed messages.
-func (g *Gate) dropPostponed(err error) {
+// failPostponed fails the postponed messages.
+func (g *Gate) failPostponed(err error) {
 	list := g.pausing.postponed
-	g.pausing.postponed, g.pausing.state, g.pausing.received = nil, notPaused, false
+	g.pausing.postponed = nil
 	for _, p := range list {
 		g.charge(-p.k.cost)
 		g.s.complete(p.r, err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session"
+	"github.com/bywash/bywash/session/internal/header"
 )
 
 // The session is quiesced again and again in the middle of messages of all lengths and of one-sided operations, at
@@ -557,8 +558,15 @@ func TestReceivesMoveUpWhenOneIsCancelled(t *testing.T) {
 }
 
 // The connection breaks when one side of a pause has received the peer's BYE and the other has not. The first then learns
-// that the peer has kept nothing: what it has kept fails, and what was sent during the pause arrives.
+// that the peer has kept nothing: what it has kept fails, and what was sent during the pause arrives. The other's gate is
+// broken until its program calls Disconnect or the first connects again.
 func TestPauseLostByOneSide(t *testing.T) {
+	for _, disconnects := range []bool{true, false} {
+		t.Run(fmt.Sprintf("Disconnect %v", disconnects), func(t *testing.T) { losePause(t, disconnects) })
+	}
+}
+
+func losePause(t *testing.T, disconnects bool) {
 	ctx := deadline(t)
 	s, faults := faultPair(t, nil, nil)
 	to, from := s[0].Gate(1), s[1].Gate(0)
@@ -615,10 +623,13 @@ func TestPauseLostByOneSide(t *testing.T) {
 		}
 		sent = append(sent, r)
 	}
-	from.Disconnect()
+	if disconnects {
+		from.Disconnect()
+	}
 	if err := s[0].Resume(); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, "the gate is usable again", func() bool { return from.Err() == nil })
 	got := make([]byte, 1<<20)
 	for tag := uint64(2); tag <= 3; tag++ {
 		if _, err := from.Recv(ctx, tag, got); err != nil {
@@ -647,4 +658,53 @@ func TestPauseLostByOneSide(t *testing.T) {
 	}
 	transfer(t, s[0], s[1], 100_000)
 	transfer(t, s[1], s[0], 100_000)
+}
+
+// A side announces its pause once the peer has been asked for all messages that have begun to arrive. Otherwise the peer
+// might end the pause, and then cancel one of them, which the receiver would never learn.
+func TestPauseWaitsForReceivesWithoutRoom(t *testing.T) {
+	s, faults := faultPair(t, nil, nil)
+	ctx := deadline(t)
+	got := make([]byte, 1<<20)
+	received, err := s[1].Gate(0).Irecv(1, got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	faults[1].noRoom.Store(true)
+	r, err := s[0].Gate(1).Isend(1, pattern(1<<20, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the receive waits for room in the driver", func() bool { s[1].Progress(); return faults[1].refused.Load() > 0 })
+	var paused atomic.Bool
+	look := func(k header.Kind) error {
+		if k == header.Pause {
+			paused.Store(true)
+		}
+		return nil
+	}
+	faults[0].small.Store(&look)
+	quiet := make(chan error, 1)
+	go func() { quiet <- s[0].Quiesce(ctx) }()
+	eventually(t, "rank 0 pauses", paused.Load)
+	for range 1000 { // time for all that the pause takes
+		s[0].Progress()
+		s[1].Progress()
+	}
+	if !r.Cancel() {
+		t.Fatal("a message that the receiver has not asked for cannot be cancelled")
+	}
+	faults[1].noRoom.Store(false)
+	if err := <-quiet; err != nil {
+		t.Fatal(err)
+	}
+	if err := s[0].Resume(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s[0].Gate(1).Send(ctx, 1, pattern(1<<20, 2)); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := received.Wait(ctx); err != nil || !bytes.Equal(got[:st.Len], pattern(1<<20, 2)) {
+		t.Fatalf("received %d bytes, %v", st.Len, err)
+	}
 }

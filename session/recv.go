@@ -325,7 +325,7 @@ func (l *link) handleOther(h *header.Header, b []byte) bool {
 	case header.Bye:
 		g.close.seen.bye = true
 		g.close.peerLeft = h.Flags&flagLast != 0
-		if g.pausing.state == pauseSent && g.pausing.received {
+		if g.pausing.state == pauseBegun && g.pausing.received {
 			g.markBusy()
 			g.tryClose()
 			return true
@@ -448,7 +448,7 @@ func (g *Gate) sendControlInOrder(msg *outMsg) {
 func (g *Gate) admitControl(msg *outMsg) bool {
 	switch {
 	case g.pausing.state == paused: // the peer still waits for it
-	case g.pausing.state == pauseSent && g.close.sent.bye && header.Kind(msg.buf[0]) != header.Cookie:
+	case g.pausing.state == pauseBegun && g.close.sent.bye && header.Kind(msg.buf[0]) != header.Cookie:
 		g.queues.later.push(msg)
 		return false
 	case g.state != gateUp && g.state != gateClosing:
