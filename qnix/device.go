@@ -116,5 +116,6 @@ func openNIC(path string, o options) (*nic.NIC, error) {
 	if dev != nil {
 		reason = "the kernel module qnix is not loaded, and " + reason
 	}
-	return nil, unavailable(path, reason, "", err)
+	none := dev != nil && softnic.Supported() != nil // in a build without cgo
+	return nil, &driver.UnavailableError{Driver: Name, Device: path, Reason: reason, Absent: none, Err: err}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/internal/kit"
+	"github.com/bywash/bywash/internal/userdir"
 )
 
 func init() { driver.Register(shmDriver{}) }
@@ -139,12 +140,7 @@ func socketDir(given string) (string, error) {
 		}
 		return filepath.Abs(given) // the url needs it
 	}
-	dir := fmt.Sprintf("%s/bywash-%d", os.TempDir(), os.Geteuid())
-	if run := os.Getenv("XDG_RUNTIME_DIR"); run != "" {
-		if st, err := os.Stat(run); err == nil && st.IsDir() {
-			dir = run + "/bywash"
-		}
-	}
+	dir := userdir.Path()
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return "", resourceError(opDirectory, err)
 	}

@@ -59,8 +59,11 @@ func (verbsDriver) Devices() []driver.Device {
 	return list
 }
 
+// deviceClass is where the kernel shows its RDMA devices, with or without libraries.
+const deviceClass = "/sys/class/infiniband"
+
 func noDevice() error {
-	if seen, _ := os.ReadDir("/sys/class/infiniband"); len(seen) > 0 {
+	if seen, _ := os.ReadDir(deviceClass); len(seen) > 0 {
 		return unavailable("", "the kernel has "+seen[0].Name()+", but this process cannot open it",
 			"modprobe ib_uverbs; in a container, pass /dev/infiniband through", nil)
 	}
@@ -182,6 +185,9 @@ func (verbsDriver) Query(h driver.Hints) (driver.NIC, error) {
 // tries to make only where there is a choice.
 func chooseDevice(name string) (string, error) {
 	if err := ibv.Available(); err != nil {
+		if seen, _ := os.ReadDir(deviceClass); len(seen) == 0 {
+			return "", noDevice() // a library would not help
+		}
 		return "", unavailable(name, "RDMA verbs cannot be used", "", err)
 	}
 	if name != "" {

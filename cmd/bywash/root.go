@@ -48,8 +48,8 @@ work on this machine, what prevents the others, and how fast they are.
 
 The exit status is 0 after success, 1 when something could not be done here (the
 message names the remedy), 2 when the command line is wrong and 130 after Ctrl-C;
-it is 0 where Ctrl-C is the usual end: capture, softnic and perf --listen. bywash
-run has the status of the program that it runs.`,
+it is 0 where Ctrl-C is the usual end: capture, softnic, stat -w and perf --listen.
+Bywash run has the status of the program that it runs.`,
 		Example: `  bywash perf -d all        every driver here beside the kernel's sockets
   bywash doctor             obstacles to drivers, each with its remedy
   bywash info -d shm        one driver's capabilities

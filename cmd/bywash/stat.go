@@ -40,7 +40,11 @@ process a line.`,
 			if interval < 0 || interval > 0 && interval < 10*time.Millisecond {
 				return usagef("-w %s: the interval is at least 10ms", interval)
 			}
-			return watch(cmd.Context(), cmd.OutOrStdout(), pids, asJSON, interval)
+			err = watch(cmd.Context(), cmd.OutOrStdout(), pids, asJSON, interval)
+			if interval > 0 {
+				return served(err)
+			}
+			return err
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a process and line")

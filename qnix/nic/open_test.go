@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/internal/rights"
+	"github.com/bywash/bywash/internal/userdir"
 	"github.com/bywash/bywash/qnix/internal/abi"
 )
 
@@ -275,10 +276,10 @@ func TestOnlyOwnNICsAreTrustedInTheTemporaryFolder(t *testing.T) {
 		user uint32
 		want error
 	}{
-		{filepath.Join(temporaryDir(), "qnix0.sock"), own, nil},
-		{filepath.Join(temporaryDir(), "qnix0.sock"), 0, nil},
-		{filepath.Join(temporaryDir(), "qnix7.sock"), own + 1, errForeign},
-		{filepath.Join(temporaryDir(), "qnix0.sock"), rights.Nobody, errForeign},
+		{filepath.Join(userdir.Temporary(), "qnix0.sock"), own, nil},
+		{filepath.Join(userdir.Temporary(), "qnix0.sock"), 0, nil},
+		{filepath.Join(userdir.Temporary(), "qnix7.sock"), own + 1, errForeign},
+		{filepath.Join(userdir.Temporary(), "qnix0.sock"), rights.Nobody, errForeign},
 		{filepath.Join(t.TempDir(), "qnix0.sock"), own + 1, nil},
 	} {
 		if err := checkServer(tt.path, tt.user); err != tt.want {

@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+
+	"github.com/bywash/bywash/internal/userdir"
 )
 
 // EnvPath names the environment variable that DefaultPath reads.
@@ -29,21 +31,14 @@ var errForeign = errors.New("the user-space NIC there is another user's")
 // checkServer returns errForeign unless a NIC in the folder for temporary files is this user's or root's. Other paths were
 // chosen by somebody who trusts them.
 func checkServer(path string, user uint32) error {
-	if filepath.Dir(path) != temporaryDir() || user == 0 || user == uint32(os.Geteuid()) {
+	if filepath.Dir(path) != userdir.Temporary() || user == 0 || user == uint32(os.Geteuid()) {
 		return nil
 	}
 	return errForeign
 }
 
-// temporaryDir is the folder of this user's sockets in the one for temporary files.
-func temporaryDir() string { return filepath.Join(os.TempDir(), "bywash-"+strconv.Itoa(os.Getuid())) }
-
 // SocketPath returns the path of the socket of the i-th NIC of this user's softnic: qnixI.sock in the folder bywash of
-// XDG_RUNTIME_DIR or, without that variable, in bywash-UID of the folder for temporary files.
+// XDG_RUNTIME_DIR or, where that is no directory, in bywash-UID of the folder for temporary files.
 func SocketPath(i int) string {
-	dir := temporaryDir()
-	if run := os.Getenv("XDG_RUNTIME_DIR"); run != "" {
-		dir = filepath.Join(run, "bywash")
-	}
-	return filepath.Join(dir, "qnix"+strconv.Itoa(i)+".sock")
+	return filepath.Join(userdir.Path(), "qnix"+strconv.Itoa(i)+".sock")
 }

@@ -30,7 +30,7 @@ func openError(path string, err error) error {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED):
 		remedy = "no user-space NIC runs there; start one: bywash softnic"
 	case errors.Is(err, unix.EACCES) && device, errors.Is(err, unix.EPERM) && device:
-		remedy = "become a member of the device's group: usermod -a -G qnix USER, then log in again"
+		remedy = "become a member of the device's group: usermod -a -G qnix USER, then log in again (without that group: docs/qnix.md)"
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		remedy = "it serves another user; start one for this user: bywash softnic, or allow this one: --allow-uids"
 	case errors.Is(err, errForeign):

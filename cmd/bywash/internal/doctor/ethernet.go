@@ -98,6 +98,10 @@ func findEther(root fs.FS) Finding {
 // a part of its traffic.
 func examineEthernet(d driver.Driver) Finding {
 	f := Finding{Name: "driver " + d.Name(), Level: OK, Found: "can be opened"}
+	if kernel := afXDP(); kernel.Level == Absent {
+		f.Level, f.Found = Absent, kernel.Found
+		return f
+	}
 	p, err := veth.New(veth.Config{})
 	if err == nil {
 		defer p.Close()
@@ -110,7 +114,12 @@ func examineEthernet(d driver.Driver) Finding {
 			}
 		}
 	}
+	enough, _ := capable(unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_BPF, unix.CAP_IPC_LOCK)
 	switch {
+	case errors.Is(err, os.ErrPermission) && enough:
+		f.Found = "not tried: to make a device for that takes CAP_SYS_ADMIN"
+	case errors.Is(err, errors.ErrUnsupported):
+		f.Found = "not tried: " + err.Error()
 	case errors.Is(err, os.ErrPermission):
 		f.Level, f.Found = Blocked, "needs root, or CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK"
 		f.Remedy = "run as root, or setcap cap_net_admin,cap_net_raw,cap_bpf,cap_ipc_lock+ep PROGRAM"

@@ -40,13 +40,27 @@ const initialUserNamespace = "user:[4026531837]"
 // mayLock reports whether the process has CAP_IPC_LOCK in the initial user namespace. The capability in another one, as
 // in rootless containers, does not count.
 func mayLock() (bool, error) {
+	may, err := capable(unix.CAP_IPC_LOCK)
+	if err != nil {
+		return false, err
+	}
+	ns, err := os.Readlink("/proc/self/ns/user")
+	return may && (err != nil || ns == initialUserNamespace), nil
+}
+
+// capable reports whether the process has all these capabilities.
+func capable(all ...uint) (bool, error) {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
 	if err := unix.Capget(&header, &data[0]); err != nil {
 		return false, errors.New("capabilities cannot be read")
 	}
-	ns, err := os.Readlink("/proc/self/ns/user")
-	return data[0].Effective&(1<<unix.CAP_IPC_LOCK) != 0 && (err != nil || ns == initialUserNamespace), nil
+	for _, c := range all {
+		if data[c/32].Effective&(1<<(c%32)) == 0 {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // enough reports whether one connection can be made.

@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/internal/userdir"
 )
 
 func openFiles() Finding {
@@ -96,8 +98,7 @@ func sealing() Finding {
 	return f
 }
 
-// attach reads the memory of a child: of cat, which waits for input. The
-// auxiliary vector's page of its stack is there in every process.
+// attach reads a word of a child's stack.
 func attach() Finding {
 	f := Finding{Name: "cross-memory attach", Level: OK, Found: "process_vm_readv on a child works"}
 	if err := readChild(); err != nil {
@@ -161,9 +162,15 @@ func yama() Finding {
 	case "0":
 	case "1":
 		f.Found = "1: drivers permit tracing with PR_SET_PTRACER"
-	default:
+	case "2":
+		if may, err := capable(unix.CAP_SYS_PTRACE); err == nil && may {
+			break
+		}
 		f.Level = Slow
 		f.Remedy = "large messages in private memory are copied twice; as root: sysctl kernel.yama.ptrace_scope=1, or use arenas"
+	default:
+		f.Level = Slow
+		f.Remedy = "large messages in private memory are copied twice; set kernel.yama.ptrace_scope=1 in /etc/sysctl.d and boot again, or use arenas"
 	}
 	return f
 }
@@ -193,10 +200,7 @@ func barrier() Finding {
 
 func runtimeDir() Finding {
 	f := Finding{Name: "directory for sockets", Level: OK}
-	dir := os.Getenv("XDG_RUNTIME_DIR")
-	if dir == "" {
-		dir = os.TempDir()
-	}
+	dir := filepath.Dir(userdir.Path())
 	d, err := os.MkdirTemp(dir, "bywash-doctor-*")
 	if err != nil {
 		return failed(f, Blocked, err, "make "+dir+" writable, or name another directory in XDG_RUNTIME_DIR")
@@ -237,7 +241,7 @@ func cores() Finding {
 	online, _ := os.ReadFile("/sys/devices/system/cpu/online")
 	f.Found = fmt.Sprintf("%d for this process, %s of the machine", n, bytes.TrimSpace(online))
 	if n < 2 {
-		f.Level, f.Remedy = Slow, "both ends share a CPU, so latency is that of the scheduler: give this process two CPUs (taskset, cpuset, --cpus)"
+		f.Level, f.Remedy = Slow, "both ends share a CPU, so latency is that of the scheduler: give this process two CPUs (taskset, docker run --cpuset-cpus)"
 	}
 	return f
 }

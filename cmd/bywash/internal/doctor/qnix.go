@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/qnix/softnic"
 )
 
 func qnixDevices() Finding {
@@ -21,7 +23,10 @@ func findQNIX(root fs.FS, access func(string) error, l locking, known bool) Find
 	f := Finding{Name: "QNIX devices", Level: OK}
 	found, _ := fs.Glob(root, "dev/qnix[0-9]*")
 	if len(found) == 0 {
-		f.Level, f.Found = Absent, "none: the kernel module qnix is not loaded (a NIC in user space is used)"
+		f.Level, f.Found = Absent, "none: the kernel module qnix is not loaded"
+		if softnic.Supported() == nil {
+			f.Found += " (a NIC in user space is used)"
+		}
 		f.Remedy = "to use the module, as root: make -C kmod && insmod kmod/qnix.ko"
 		if loadable(root, "qnix") {
 			f.Remedy = "to use the module, as root: modprobe qnix"
@@ -38,7 +43,8 @@ func findQNIX(root fs.FS, access func(string) error, l locking, known bool) Find
 	switch {
 	case len(refused) > 0:
 		f.Level, f.Found = Blocked, strings.Join(refused, ", ")+": this user may not open it"
-		f.Remedy = "as root: usermod -a -G qnix USER, then log in again; or set BYWASH_QNIX to the socket of bywash softnic"
+		f.Remedy = "as root: usermod -a -G qnix USER, then log in again (without that group: docs/qnix.md, \"The group without the package\"); " +
+			"or set BYWASH_QNIX to the socket of bywash softnic"
 	case known && !l.free && l.limit < roomy:
 		f.Level, f.Found = Slow, fmt.Sprintf("%s; %s bytes of memory may be locked for messages", f.Found, limit(l.limit))
 		f.Remedy = "raise the limit by the size of the messages' memory: " + raiseIt

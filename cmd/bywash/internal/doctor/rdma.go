@@ -23,13 +23,13 @@ func findDevices(root fs.FS) Finding {
 	_, verbsErr := fs.Stat(root, "sys/class/infiniband_verbs")
 	switch {
 	case len(devices) == 0 && verbsErr != nil && !loadable(root, "rdma_rxe"):
-		f.Level, f.Found = Absent, "none, and this kernel has no modules for any"
+		f.Level, f.Found = Absent, "none, and no module rdma_rxe for Soft-RoCE was found"
 	case len(devices) == 0:
 		f.Level, f.Found = Absent, "none"
 		f.Remedy = "for Soft-RoCE on a network interface, as root: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev DEV"
 	case verbsErr != nil:
 		f.Level, f.Found = Blocked, names(devices)+", but user space cannot use them"
-		f.Remedy = "as root: modprobe ib_uverbs rdma_ucm"
+		f.Remedy = "as root: modprobe -a ib_uverbs rdma_ucm"
 	default:
 		f.Found = names(devices)
 	}
@@ -89,12 +89,10 @@ func findPorts(root fs.FS) Finding {
 	f.Found = strings.Join(found, ", ")
 	switch {
 	case len(down) == len(found):
-		f.Level, f.Remedy = Blocked, "connect the cable, or bring the network interface up: ip link set DEV up"
+		f.Level, f.Remedy = Blocked, "connect the cable, or bring the network interface up: ip link set DEV up; a port in the state INIT lacks a subnet manager (opensm)"
 	case len(local) > 0:
 		f.Level = Slow
 		f.Remedy = strings.Join(local, ", ") + ": only link-local GIDs, which reach one segment; give the network interface an address"
-	case len(down) > 0:
-		f.Level, f.Remedy = Slow, strings.Join(down, ", ")+": not used while down"
 	}
 	return f
 }

@@ -25,6 +25,8 @@ func machine(state, gid string, verbs bool) fstest.MapFS {
 
 func TestRDMAFindingsNameTheRemedy(t *testing.T) {
 	const v4, none = "0000:0000:0000:0000:0000:ffff:c000:0201", "0000:0000:0000:0000:0000:0000:0000:0000"
+	half := machine("4: ACTIVE", v4, true)
+	half[rdmaClass+"/rxe0/ports/2/state"] = file("1: DOWN")
 	for _, x := range []struct {
 		name           string
 		root           fstest.MapFS
@@ -34,8 +36,9 @@ func TestRDMAFindingsNameTheRemedy(t *testing.T) {
 		{"good", machine("4: ACTIVE", v4, true), OK, OK, ""},
 		{"no device", fstest.MapFS{}, Absent, Absent, ""},
 		{"no device, but a module", fstest.MapFS{"sys/module/rdma_rxe/refcnt": file("0")}, Absent, Absent, "rdma link add"},
-		{"no ib_uverbs", machine("4: ACTIVE", v4, false), Blocked, OK, "modprobe ib_uverbs"},
+		{"no ib_uverbs", machine("4: ACTIVE", v4, false), Blocked, OK, "modprobe -a ib_uverbs"},
 		{"port down", machine("1: DOWN", v4, true), OK, Blocked, "ip link set"},
+		{"one port of two", half, OK, OK, ""},
 		{"only link-local", machine("4: ACTIVE", none, true), OK, Slow, "address"},
 	} {
 		t.Run(x.name, func(t *testing.T) {

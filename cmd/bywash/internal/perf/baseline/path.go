@@ -95,7 +95,10 @@ func (p *path) toward(listener string) (there, here netip.Addr, err error) {
 	if listener == "" {
 		return loopback, loopback, nil
 	}
-	if there, err = resolve(listener); err != nil {
+	if there, err = resolve(listener); err == nil && there.Zone() != "" {
+		err = bench.Skipf("the listener's address %s is link-local: sockets are measured between others", there)
+	}
+	if err != nil {
 		return there, here, err
 	}
 	here, err = p.source(there)

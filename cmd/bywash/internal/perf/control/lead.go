@@ -100,7 +100,7 @@ func Run(ctx context.Context, c *Config, rep report.Reporter) error {
 		}
 		names = append(names, n)
 	}
-	names = c.beside(names, r.all)
+	names = distinct(c.beside(names, r.all))
 	var err error
 	if r.cpus, err = choosePair(); err != nil {
 		return err
@@ -127,6 +127,16 @@ func Run(ctx context.Context, c *Config, rep report.Reporter) error {
 		return errNothing
 	}
 	return r.failed
+}
+
+// distinct returns each name once.
+func distinct(names []string) (list []string) {
+	for _, n := range names {
+		if !slices.Contains(list, n) {
+			list = append(list, n)
+		}
+	}
+	return list
 }
 
 var errNothing = errors.New("nothing was measured: none of the drivers can do what was asked for")
@@ -179,7 +189,16 @@ func (r *run) miss(m report.Missing) error {
 // attempt starts the ranks of a measurement and runs the plan with them.
 func (r *run) attempt(name string, cases []bench.Case, ranks int) error {
 	if ranks > 0 && r.Remote != "" {
-		return bench.Skipf("%s is between processes of one machine", cases[0].Test)
+		for k, c := range cases {
+			if k > 0 && cases[k-1].Test == c.Test {
+				continue
+			}
+			skip := bench.Skipf("it is between processes of one machine")
+			if err := r.miss(report.Missing{Driver: name, Test: c.Test, Err: skip}); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	p := &bench.Plan{
 		Driver: bench.Base(name), Device: r.Device, Options: r.optionsFor(name), Ranks: ranks,

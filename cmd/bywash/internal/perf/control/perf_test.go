@@ -278,6 +278,30 @@ func listening(t *testing.T) (addr, secret string) {
 	return addr, secret
 }
 
+// A test of many ranks, which are processes of one machine, is reported as missing, and the others are measured.
+func TestManyRanksAreMissingWithAListener(t *testing.T) {
+	addr, secret := listening(t)
+	c := config("session", bench.TagLat, bench.MultiPair)
+	c.Sizes, c.Remote, c.SecretFile, c.Ranks = []int{8, 16}, addr, secret, 4
+	var got collector
+	if err := Run(t.Context(), c, &got); err != nil || len(got.results) != 2 {
+		t.Errorf("Run: %v, %d results, want 2", err, len(got.results))
+	}
+	if m := got.missing; len(m) != 1 || m[0].Test != bench.MultiPair {
+		t.Errorf("missing: %v", m)
+	}
+}
+
+// A driver that was named twice is measured once.
+func TestDriversAreMeasuredOnce(t *testing.T) {
+	c := config("sock-unix,sock-unix", bench.Lat)
+	c.Sizes = []int{8}
+	var got collector
+	if err := Run(t.Context(), c, &got); err != nil || len(got.results) != 1 {
+		t.Errorf("Run: %v, %d results, want 1", err, len(got.results))
+	}
+}
+
 // Unauthenticated peers that send nothing, garbage, or half of a hello do not delay a lead that comes later.
 func TestUnauthenticatedPeersDelayNoLead(t *testing.T) {
 	addr, secret := listening(t)

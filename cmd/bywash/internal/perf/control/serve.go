@@ -127,7 +127,7 @@ func serve(t *team, c *Config, remote bool) error {
 			cpu = cpus.follow
 		}
 		c.override(&s.Plan)
-	} else if s.Yield = p.Yield; rank < len(p.CPUs) && (rank < 2 || p.Ranks > 0) {
+	} else if s.Yield = p.Yield; rank < len(p.CPUs) {
 		cpu = p.CPUs[rank]
 	}
 	if cpu >= 0 {

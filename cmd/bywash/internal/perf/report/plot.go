@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/font"
 	"gonum.org/v1/plot/plotter"
@@ -84,7 +85,9 @@ func (p *plotReporter) write(svg []byte) error {
 	} else {
 		_, err = f.Write(svg)
 	}
-	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err == nil {
+	mask := unix.Umask(0o077) // for a moment: it can only be read by setting it
+	unix.Umask(mask)
+	if err = errors.Join(err, f.Chmod(0o666&^os.FileMode(mask)), f.Close()); err == nil {
 		err = os.Rename(f.Name(), p.name)
 	}
 	if err != nil {

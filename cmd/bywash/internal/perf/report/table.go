@@ -255,6 +255,9 @@ func (r *Result) cell(info *bench.Info) string {
 	case info.Messages:
 		return fmt.Sprintf("%s M msg/s", threeDigits(v/1e6))
 	}
+	if v < 100 {
+		return threeDigits(v) + " MB/s"
+	}
 	return fmt.Sprintf("%.0f MB/s", v)
 }
 
