@@ -158,22 +158,18 @@ func TestTapShowsWhatIsOnTheWire(t *testing.T) {
 	}
 }
 
-func TestTapNamesTheOwnerOfFrames(t *testing.T) {
+func TestTapShowsEachFrameWithItsTime(t *testing.T) {
 	x := openTapped(t, nil)
 	x.exchange(t, "x")
 	for k := range x.shown {
-		u, err := driver.ParseURL(x.ctxs[k].URL(), driver.MaxURL)
-		if err != nil {
-			t.Fatal(err)
-		}
 		x.shown[k].mu.Lock()
 		defer x.shown[k].mu.Unlock()
 		if len(x.shown[k].all) < 5 { // Init twice, Cookie, Accept and Data are the least
 			t.Errorf("end %d shows %d frames", k, len(x.shown[k].all))
 		}
 		for _, f := range x.shown[k].all {
-			if f.Context != u.Incarnation || f.Time == 0 {
-				t.Errorf("end %d, sent %v: of context %x at %d, want %x", k, f.Sent, f.Context, f.Time, u.Incarnation)
+			if f.Time == 0 {
+				t.Errorf("end %d, sent %v: a frame has no time", k, f.Sent)
 			}
 		}
 	}

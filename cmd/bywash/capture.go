@@ -57,10 +57,10 @@ const captureExample = `  bywash capture -o run.pcapng                      all 
   tshark -X lua_script:hack/wireshark/bywash.lua -r run.pcapng`
 
 type captureFlags struct {
-	out, driver, device, context string
-	snap                         int
-	count                        int64
-	duration                     time.Duration
+	out, driver, device string
+	snap                int
+	count               int64
+	duration            time.Duration
 }
 
 func captureCommand() *cobra.Command {
@@ -88,7 +88,6 @@ func captureCommand() *cobra.Command {
 	fl.StringVarP(&f.out, "output", "o", "", "`file` to write; - is standard output")
 	fl.StringVarP(&f.driver, "driver", "d", "", "only NICs of this `driver`")
 	fl.StringVar(&f.device, "dev", "", "only NICs of this `name`")
-	fl.StringVar(&f.context, "context", "", "only frames of the context with this `url`, as bywash stat shows it")
 	fl.IntVar(&f.snap, "snap", 0, "store at most this many `bytes` of each frame")
 	fl.Int64VarP(&f.count, "count", "c", 0, "end after this many `frames`")
 	fl.DurationVar(&f.duration, "duration", 0, "end after this `time`")
@@ -124,15 +123,7 @@ func (f *captureFlags) request(cmd *cobra.Command) (r stat.CaptureRequest, err e
 	case f.driver != "" && !slices.Contains(driver.Names(), f.driver):
 		return r, usagef("-d %q: drivers are %s", f.driver, strings.Join(driver.Names(), ", "))
 	}
-	r = stat.CaptureRequest{Driver: f.driver, Device: f.device, Snap: f.snap}
-	if f.context != "" {
-		u, err := driver.ParseURL(f.context, driver.MaxURL)
-		if err != nil {
-			return r, usagef("--context: %w", err)
-		}
-		r.Context = u.Incarnation
-	}
-	return r, nil
+	return stat.CaptureRequest{Driver: f.driver, Device: f.device, Snap: f.snap}, nil
 }
 
 func (f *captureFlags) run(cmd *cobra.Command, pids []int, req stat.CaptureRequest) error {

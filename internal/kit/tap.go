@@ -34,10 +34,9 @@ const (
 
 // Frame is a frame or datagram that a tap shows.
 type Frame struct {
-	Time    int64  // ns since 1970, UTC; one reading may serve a batch
-	Context uint64 // incarnation of the context that it is of; 0: of none in this process
-	Sent    bool   // by this process; else it has arrived
-	Data    []byte // the driver's, until Frame returns
+	Time int64  // ns since 1970, UTC; one reading may serve a batch
+	Sent bool   // by this process; else it has arrived
+	Data []byte // the driver's, until Frame returns
 }
 
 // A Sink takes what taps show. Frame is called on the data path, for one tap by

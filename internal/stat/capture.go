@@ -13,7 +13,7 @@ import (
 
 const (
 	capturePrefix  = "@bywash-capture-"
-	captureVersion = 2
+	captureVersion = 3
 	maxCaptures    = 8 // at a time, of one process
 	maxInterfaces  = 1 << 16
 	maxRequest     = 4096
@@ -22,11 +22,10 @@ const (
 
 // CaptureRequest selects frames. The zero value selects all frames, in full length.
 type CaptureRequest struct {
-	Version int    `json:"version"`           // set by Capture
-	Driver  string `json:"driver,omitempty"`  // only of this driver
-	Device  string `json:"device,omitempty"`  // only of NICs of this name
-	Context uint64 `json:"context,omitempty"` // only frames of the context with this incarnation
-	Snap    int    `json:"snap,omitempty"`    // at most so many bytes of a frame; 0: all
+	Version int    `json:"version"`          // set by Capture
+	Driver  string `json:"driver,omitempty"` // only of this driver
+	Device  string `json:"device,omitempty"` // only of NICs of this name
+	Snap    int    `json:"snap,omitempty"`   // at most so many bytes of a frame; 0: all
 }
 
 // Interface is a NIC of a captured process.
@@ -126,7 +125,7 @@ func (x *capturing) watch(t *kit.Tap, open bool) {
 		return
 	}
 	if len(x.feeds) < maxInterfaces {
-		f := &feed{tap: t, number: uint16(len(x.feeds)), snap: x.req.Snap, context: x.req.Context, ring: make([]byte, ringSize)}
+		f := &feed{tap: t, number: uint16(len(x.feeds)), snap: x.req.Snap, ring: make([]byte, ringSize)}
 		x.feeds = append(x.feeds, f)
 		t.Attach(f)
 	}

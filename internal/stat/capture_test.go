@@ -171,14 +171,12 @@ func TestCaptureCarriesFramesOfNICsNowAndLater(t *testing.T) {
 func TestCaptureChooses(t *testing.T) {
 	newTap(t, "eth0")
 	eth1 := newTap(t, "eth1")
-	s := captureSelf(t, CaptureRequest{Driver: "toy", Device: "eth1", Context: 5, Snap: 4})
+	s := captureSelf(t, CaptureRequest{Driver: "toy", Device: "eth1", Snap: 4})
 	if r := mustNext(t, s); r.Interface == nil || r.Interface.Device != "eth1" {
 		t.Fatalf("%+v, want eth1", r)
 	}
 	captured(t, eth1)
-	show(eth1, kit.Frame{Context: 4, Data: []byte("another's")})
-	show(eth1, kit.Frame{Data: []byte("nobody's")})
-	show(eth1, kit.Frame{Context: 5, Data: []byte("long frame")})
+	show(eth1, kit.Frame{Data: []byte("long frame")})
 	if r := mustNext(t, s); string(r.Frame) != "long" || r.Length != 10 {
 		t.Errorf("%+v, want 4 of the 10 bytes", r)
 	}
@@ -325,7 +323,7 @@ func ask(name string) (string, error) {
 	if err := syscall.Connect(fd, &syscall.SockaddrUnix{Name: name}); err != nil {
 		return "", err
 	}
-	_, _ = syscall.Write(fd, []byte(`{"version":2}`)) // it may have hung up already
+	_, _ = syscall.Write(fd, []byte(`{"version":3}`)) // it may have hung up already
 	var got []byte
 	for !bytes.Contains(got, []byte("eth0")) {
 		b := make([]byte, 4096)

@@ -38,12 +38,11 @@ var le = binary.LittleEndian
 // feed is one tap's part of a stream: a ring of records, which the data path writes
 // and the stream's goroutine reads.
 type feed struct {
-	tap     *kit.Tap
-	number  uint16
-	snap    int
-	context uint64 // 0: all
-	ring    []byte
-	closed  atomic.Bool // the tap is
+	tap    *kit.Tap
+	number uint16
+	snap   int
+	ring   []byte
+	closed atomic.Bool // the tap is
 
 	// The stream's.
 	announced bool
@@ -59,9 +58,6 @@ type feed struct {
 }
 
 func (f *feed) Frame(x kit.Frame) {
-	if f.context != 0 && f.context != x.Context {
-		return
-	}
 	kept := x.Data[:min(len(x.Data), f.snap)]
 	size := (frameHeader + len(kept) + 7) &^ 7
 	f.frames.Store(f.frames.Load() + 1)
