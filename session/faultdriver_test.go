@@ -25,6 +25,7 @@ type faults struct {
 	noRoom    atomic.Bool                             // RecvPost has no room on the large track
 	refused   atomic.Int64                            // number of such RecvPosts
 	held      atomic.Int64                            // number of such SendPolls
+	noConnect atomic.Int64                            // so many calls of Connect fail
 	loseBye   atomic.Bool                             // RecvPoll loses the connection instead of the packet BYE
 	pollTime  atomic.Int64                            // how long a RecvPoll of the small track takes at least, in ns
 	polls     atomic.Int64                            // number of RecvPolls of the small track
@@ -69,6 +70,9 @@ func (c faultContext) Reaches(url string) error {
 func (c faultContext) Domain() string { return c.ConnectRequestReceiver.(driver.Reacher).Domain() }
 
 func (c faultContext) Connect(url string) (driver.Instance, error) {
+	if c.f.noConnect.Add(-1) >= 0 {
+		return nil, driver.ErrBroken
+	}
 	i, err := c.ConnectRequestReceiver.Connect(url)
 	switch x := i.(type) {
 	case driver.BufferReceiver:

@@ -230,8 +230,9 @@ func (g *Gate) fail(err error) {
 	wanted := g.state != gateConnecting || g.queues.later.n > 0 || g.wanted() || !isGone(err)
 	if !wanted && !g.close.forgotten { // only the peer had requested the connection
 		g.state, g.close.asked = gateIdle, false
-		if g.err != nil {
+		if g.err != nil { // see closeState.halfway
 			g.state = gateBroken
+			g.failReceives(g.err)
 		}
 		s.kickAnswerer() // it may have requested another one meanwhile
 		return

@@ -708,3 +708,33 @@ func TestPauseWaitsForReceivesWithoutRoom(t *testing.T) {
 		t.Fatalf("received %d bytes, %v", st.Len, err)
 	}
 }
+
+// A gate that broke at the end of a pause stays broken, with its error, while the peer's attempts to connect fail.
+func TestGateStaysBrokenWhileThePeerCannotConnect(t *testing.T) {
+	ctx := deadline(t)
+	s, faults := faultPair(t, nil, nil)
+	to, from := s[0].Gate(1), s[1].Gate(0)
+	faults[1].loseBye.Store(true)
+	if err := s[0].Quiesce(ctx); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "rank 1 loses the connection", func() bool { return from.Err() != nil })
+	faults[1].loseBye.Store(false)
+	lost := from.Err()
+	const many = 1 << 30
+	faults[1].noConnect.Store(many)
+	if err := s[0].Resume(); err != nil {
+		t.Fatal(err)
+	}
+	to.Connect()
+	eventually(t, "attempts to connect have failed", func() bool { return faults[1].noConnect.Load() <= many-2 })
+	if err := from.Err(); err != lost {
+		t.Errorf("the gate has the error %v, want that of the lost connection, %v", err, lost)
+	}
+	if _, err := from.Recv(ctx, 1, nil); !errors.Is(err, session.ErrBroken) {
+		t.Errorf("a receive from the peer: %v", err)
+	}
+	faults[1].noConnect.Store(0)
+	eventually(t, "the gate is usable again", func() bool { return from.Err() == nil })
+	transfer(t, s[0], s[1], 10)
+}
