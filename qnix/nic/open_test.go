@@ -268,6 +268,45 @@ func TestAnswerCountsThoughTheNICHangsUp(t *testing.T) {
 	}
 }
 
+// A NIC that answers late and hangs up, without reading that the request was given up meanwhile, has answered.
+func TestLateAnswerCountsThoughTheNICHangsUp(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "nic")
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	served := make(chan error, 1)
+	go func() {
+		c, err := l.AcceptUnix()
+		if err != nil {
+			served <- err
+			return
+		}
+		defer c.Close()
+		b, _, err := abi.Receive(c, 0)
+		if err != nil {
+			served <- err
+			return
+		}
+		h, _, err := abi.ParseRequest(b)
+		raw, e := c.SyscallConn()
+		if err = errors.Join(err, e); err == nil {
+			err = raw.Read(func(fd uintptr) bool { // until the second request is there, which is left
+				n, _, e := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+				return e == nil && n > 0
+			})
+		}
+		served <- errors.Join(err, abi.Send(c, abi.Bytes(&abi.Answer{ID: h.ID, Errno: int32(unix.EUSERS)})))
+	}()
+	if _, err := Open(path); !errors.Is(err, unix.EUSERS) {
+		t.Errorf("open: got %v, want %v", err, unix.EUSERS)
+	}
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
 // Another user can make this user's folder in the one for temporary files: a NIC there is not trusted.
 func TestOnlyOwnNICsAreTrustedInTheTemporaryFolder(t *testing.T) {
 	own := uint32(os.Geteuid())

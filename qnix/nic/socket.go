@@ -77,6 +77,9 @@ func (s *socket) read() {
 		} else {
 			s.discard(fds)
 		}
+		if errors.Is(err, unix.ECONNRESET) { // it hung up with a request unread: its answers come after this error
+			continue
+		}
 		if err != nil {
 			s.end(err)
 			break
