@@ -226,7 +226,7 @@ static bool qnix_thread_work(struct qnix_nic *nic)
 	qnix_nic_lock(nic);
 	while (qnix_thread_batch(nic)) {
 		worked = true;
-		cond_resched();
+		cond_resched_tasks_rcu_qs();
 		qnix_thread_chores(nic);
 		if (kthread_should_stop())
 			break;

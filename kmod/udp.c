@@ -123,7 +123,7 @@ static int qnix_udp_thread(void *unused)
 		while (--more && qnix_udp_receive(qnix_received, MSG_DONTWAIT) > 0)
 			;
 		qnix_net_ran();
-		cond_resched();
+		cond_resched_tasks_rcu_qs();
 	}
 	return 0;
 }

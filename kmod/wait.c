@@ -93,6 +93,7 @@ __poll_t qnix_poll(struct file *file, struct poll_table_struct *table)
 
 	/* Use the file's wait queue, not the registration's, because epoll keeps it. */
 	poll_wait(file, &qf->wait, table);
+	smp_mb(); /* pairs with wq_has_sleeper in qnix_notify; kernels before 2025 lack it */
 	if (!reg)
 		return EPOLLERR;
 	if (READ_ONCE(reg->ended))

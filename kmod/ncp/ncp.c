@@ -216,6 +216,7 @@ void ncp_need_wakeup(struct ncp *ncp, bool need)
 	struct ncp_link *u, *v, *l, *n;
 
 	ncp->asleep = need;
+	ncp->looked = 0; /* who posted after he was looked at does not ring: begin again */
 	ncp_for_each(u, v, &ncp->queue)
 		ncp_for_each(l, n, &ncp_entry(u, struct ncp_account, at_queue)->queue)
 			WRITE_ONCE(ncp_entry(l, struct ncp_process, queue)->status->need_wakeup,

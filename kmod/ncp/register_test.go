@@ -255,6 +255,37 @@ func TestIdleProcessIsToldToRing(t *testing.T) {
 	}
 }
 
+// Before a NIC sleeps it looks at all processes, also if it has just looked at a part of them: who posted after he was
+// looked at does not ring.
+func TestSleepingNICHasLookedAtAll(t *testing.T) {
+	l := limits
+	l.processes = 70 // more than are looked at in one step
+	c := newCluster(t, 1, l)
+	nic := c.nodes[0].nic
+	var all []*process
+	for k := range int(l.processes) {
+		all = append(all, c.nodes[0].register(fmt.Sprint("p", k)))
+	}
+	for _, p := range all {
+		p.post(99, 0, 0, "")
+	}
+	const enough = 1000 // steps
+	nic.step(enough)
+	for k, p := range all {
+		nic.needWakeup(false)
+		if nic.step(1) != 1 {
+			t.Fatal("one step has looked at all")
+		}
+		before := nic.statistics().commands
+		p.post(99, 0, 0, "")
+		nic.needWakeup(true)
+		nic.step(enough)
+		if n := nic.statistics().commands - before; n != 1 {
+			t.Errorf("process %d: %d commands were taken before the NIC sleeps, want 1", k, n)
+		}
+	}
+}
+
 func TestQueueHeadIsToldEveryEighthCommand(t *testing.T) {
 	c, a, _ := pair(t, 1, limits)
 	for i := range uint32(20) {
