@@ -286,7 +286,7 @@ func (c *hostContext) Release() error {
 	c.Mu.Unlock()
 	c.regions.revoke()
 	_ = os.Remove(c.path)
-	_ = c.listener.SetDeadline(time.Now()) // serve closes it
+	rights.EndAccept(c.listener) // serve closes it
 	c.tasks.Wait()
 	c.release()
 	return nil

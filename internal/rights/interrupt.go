@@ -60,15 +60,24 @@ const closeTime = 100 * time.Millisecond
 
 // Close closes a socket or a listener, in whose queue descriptors may lie. No other goroutine may be inside a
 // read or an accept of it, as the file would be closed there: call HangUp, and let the reader close.
-func Close(c io.Closer) {
+func Close(c io.Closer) { bounded(func() { _ = c.Close() }) }
+
+// EndAccept ends an accept of another goroutine, which closes the listener then. The file may be closed here: by whoever
+// uses it last.
+func EndAccept(l interface{ SetDeadline(t time.Time) error }) {
+	bounded(func() { _ = l.SetDeadline(time.Now()) })
+}
+
+// bounded is interrupted, but waits for closeTime at most on kernels where anybody can pass descriptors.
+func bounded(f func()) {
 	if Supported() {
-		interrupted(func() { _ = c.Close() })
+		interrupted(f)
 		return
 	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		interrupted(func() { _ = c.Close() })
+		interrupted(f)
 	}()
 	select {
 	case <-done:

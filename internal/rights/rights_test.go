@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -121,6 +122,30 @@ func TestMoreThanExpectedIsClosed(t *testing.T) {
 
 // Closing a listener closes the descriptors in the queues of connections that were not accepted.
 func TestCloseOfAListenerDoesNotBlock(t *testing.T) {
+	t.Run("Close", func(t *testing.T) { closesListener(t, func(l net.Listener) { rights.Close(l) }) })
+	t.Run("EndAccept", func(t *testing.T) {
+		closesListener(t, func(l net.Listener) { rights.EndAccept(lastUser{l.(*net.UnixListener)}) })
+	})
+}
+
+// lastUser is a listener that is closed while its SetDeadline uses the file, which is closed there.
+type lastUser struct{ l *net.UnixListener }
+
+func (u lastUser) SetDeadline(time.Time) error {
+	raw, err := u.l.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Control(func(uintptr) {
+		go rights.Close(u.l)
+		for u.l.SetDeadline(time.Time{}) == nil {
+			runtime.Gosched()
+		}
+	})
+}
+
+func closesListener(t *testing.T, end func(net.Listener)) {
+	t.Helper()
 	rightstest.EachKernel(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "s")
 		var l net.Listener
@@ -146,7 +171,7 @@ func TestCloseOfAListenerDoesNotBlock(t *testing.T) {
 			defer c.Close()
 		}
 		closed := make(chan struct{})
-		go func() { rights.Close(l); close(closed) }()
+		go func() { end(l); close(closed) }()
 		select {
 		case <-closed:
 		case <-time.After(10 * time.Second):
