@@ -168,7 +168,7 @@ func (g *Gate) refuse() {
 		g.holdBack()
 	}
 	g.park(true)
-	s.failSyncs(g, g.fault("send", ErrClosed))
+	s.failSyncs(g, ErrClosed)
 	s.failOuts(g, func(o *outgoing) bool { return !o.Matched() }, ErrClosed) // which the peer has not begun to receive
 	g.park(false)
 }

@@ -65,7 +65,7 @@ func (l *link) acked(id uint64) error {
 func (s *Session) endSync(r *Request, err error) {
 	s.dropSync(r)
 	r.g.ended()
-	s.complete(r, err)
+	s.complete(r, r.g.fault("send", cause(err)))
 }
 
 // failSyncs fails the gate's synchronous messages that are not parked.
