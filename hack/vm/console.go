@@ -23,7 +23,7 @@ type fault struct {
 }
 
 const (
-	faultLines  = 80      // shown of each fault
+	faultLines  = 80      // shown of each fault, and of each processor that it makes the kernel show
 	consoleKept = 4 << 20 // bytes kept of the console
 )
 
@@ -69,6 +69,9 @@ func (s *consoleScanner) finish() {
 
 func (s *consoleScanner) line(line string) {
 	text := linePrefix.ReplaceAllString(line, "")
+	if len(s.faults) > 0 && strings.HasPrefix(text, "NMI backtrace for cpu ") {
+		s.more = faultLines
+	}
 	if s.more > 0 {
 		last := &s.faults[len(s.faults)-1]
 		last.lines = append(last.lines, line)

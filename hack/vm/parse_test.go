@@ -116,6 +116,22 @@ func TestFaultReportIsBounded(t *testing.T) {
 	}
 }
 
+// What the kernel shows of a processor belongs to the report before, however long that of another one is.
+func TestFaultReportHasEveryProcessor(t *testing.T) {
+	var s consoleScanner
+	fmt.Fprintln(&s, "NMI backtrace for cpu 0, without a fault")
+	fmt.Fprintln(&s, "Kernel panic - not syncing: NMI: Not continuing")
+	for cpu := range 3 {
+		fmt.Fprintln(&s, "[    1.0] NMI backtrace for cpu", cpu)
+		for i := range faultLines + 20 {
+			fmt.Fprintln(&s, "line", i)
+		}
+	}
+	if len(s.faults) != 1 || len(s.faults[0].lines) != 1+3*faultLines {
+		t.Fatalf("%d faults, the first of %d lines", len(s.faults), len(s.faults[0].lines))
+	}
+}
+
 func FuzzConsole(f *testing.F) {
 	f.Add([]byte("[ 1.0] WARNING: a\r\n[ 1.1] ---[ end trace 0 ]---\n"), 3)
 	f.Fuzz(func(t *testing.T, console []byte, step int) {
