@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /* The driver's side of the Driver Command Queue and of the Driver Doorbells. */
 #include <linux/jiffies.h>
+#include <linux/sched.h>
+#include <linux/wait.h>
 
 #include "host.h"
 
@@ -19,7 +21,8 @@ void qnix_command_post(struct qnix_nic *nic, struct ncp_driver_command *command,
 	if (wait) {
 		wait->cookie = command->cookie;
 		wait->result = 0;
-		init_completion(&wait->done);
+		wait->done = false;
+		init_waitqueue_head(&wait->wakeup);
 		list_add_tail(&wait->list, &nic->commands);
 	}
 	while (!ncp_post(nic->ncp, command))
@@ -36,7 +39,7 @@ int qnix_command_finish(struct qnix_nic *nic, struct qnix_command_wait *wait)
 	unsigned int steps = 0;
 
 	lockdep_assert_held(&nic->lock);
-	while (!completion_done(&wait->done) && !WARN_ON_ONCE(steps++ > QNIX_COMMAND_STEPS))
+	while (!wait->done && !WARN_ON_ONCE(steps++ > QNIX_COMMAND_STEPS))
 		ncp_step(nic->ncp);
 	list_del(&wait->list);
 	return qnix_errno(wait->result);
@@ -52,17 +55,17 @@ void qnix_command_read(struct qnix_nic *nic, struct qnix_command_wait *wait, u16
 	unsigned int steps = 0;
 
 	lockdep_assert_held(&nic->lock);
-	while (!completion_done(&wait->done) && !ncp_process_statistics(nic->ncp, index, &s) &&
+	while (!wait->done && !ncp_process_statistics(nic->ncp, index, &s) &&
 	       !WARN_ON_ONCE(steps++ > QNIX_COMMAND_STEPS))
 		ncp_step(nic->ncp);
 }
 
 /*
  * For commands that need other NICs or processes. The caller must not hold nic->lock: it
- * runs the NICs of this host as far as possible, then sleeps. A command that times out is
- * abandoned; the caller still has to undo its own part. Only fatal signals interrupt the
- * wait: a runtime that uses signals itself would never complete a group if each signal
- * restarted the wait.
+ * runs the NICs of this host as far as possible, then sleeps, also through a suspend. A
+ * command that times out is abandoned; the caller still has to undo its own part. Only
+ * fatal signals interrupt the wait: a runtime that uses signals itself would never complete
+ * a group if each signal restarted the wait.
  */
 int qnix_command_wait(struct qnix_nic *nic, struct qnix_command_wait *wait, u32 timeout_ms)
 {
@@ -70,10 +73,12 @@ int qnix_command_wait(struct qnix_nic *nic, struct qnix_command_wait *wait, u32 
 	long left;
 
 	qnix_nic_run(nic);
-	left = wait_for_completion_killable_timeout(&wait->done, timeout);
+	/* Like wait_event_killable_timeout, but the caller can be frozen. */
+	left = ___wait_event(wait->wakeup, ___wait_cond_timeout(READ_ONCE(wait->done)),
+			     QNIX_SLEEP, 0, timeout, __ret = schedule_timeout(__ret));
 	qnix_nic_lock(nic);
 	list_del(&wait->list);
-	if (!completion_done(&wait->done) && left <= 0) {
+	if (!wait->done && left <= 0) {
 		struct ncp_driver_command abandon = {
 			.command = NCP_ABANDON,
 			.cookie = wait->cookie,
@@ -101,7 +106,8 @@ void qnix_driver_doorbell(void *host, u64 cookie, int result)
 		if (wait->cookie == cookie) {
 			wait->result = result;
 			list_del_init(&wait->list); /* the next search is short */
-			complete(&wait->done);
+			WRITE_ONCE(wait->done, true);
+			wake_up(&wait->wakeup);
 			return;
 		}
 	}

@@ -5,6 +5,7 @@
 
 #include <linux/eventfd.h>
 #include <linux/mm.h>
+#include <linux/preempt.h>
 #include <linux/version.h>
 
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 3, 0)
@@ -29,6 +30,19 @@ static inline void vm_flags_clear(struct vm_area_struct *vma, vm_flags_t flags)
 #else
 #define QNIX_PIN_READ	FOLL_LONGTERM
 #endif
+
+/* Where waking takes locks that sleep, preemption stays. */
+static inline void qnix_preempt_disable(void)
+{
+	if (!IS_ENABLED(CONFIG_PREEMPT_RT))
+		preempt_disable();
+}
+
+static inline void qnix_preempt_enable(void)
+{
+	if (!IS_ENABLED(CONFIG_PREEMPT_RT))
+		preempt_enable();
+}
 
 static inline void qnix_eventfd_signal(struct eventfd_ctx *ctx)
 {

@@ -4,7 +4,6 @@
 #include <linux/cdev.h>
 #include <linux/fs.h>
 #include <linux/module.h>
-#include <linux/slab.h>
 #include <linux/uaccess.h>
 
 #include "host.h"
@@ -24,13 +23,9 @@ static int qnix_open(struct inode *inode, struct file *file)
 
 	if (index >= qnix_params.nics)
 		return -ENXIO;
-	qf = kzalloc(sizeof(*qf), GFP_KERNEL_ACCOUNT);
+	qf = qnix_file_create(qnix_nics[array_index_nospec(index, qnix_params.nics)]);
 	if (!qf)
 		return -ENOMEM;
-	qf->nic = qnix_nics[array_index_nospec(index, qnix_params.nics)];
-	mutex_init(&qf->lock);
-	spin_lock_init(&qf->reg_lock);
-	init_waitqueue_head(&qf->wait);
 	file->private_data = qf;
 	return nonseekable_open(inode, file);
 }

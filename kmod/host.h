@@ -3,7 +3,7 @@
  * Declarations that the files of the module share.
  *
  * Locks, the outer first:
- *	qnix_file.lock		one registration or de-registration of a file at a time
+ *	QNIX_FILE_BUSY		one registration or de-registration of a file at a time
  *	qnix_nic.lock		the control program, and all that its operations touch
  *	qnix_fifo.lock		frames between NICs
  * One NIC's lock is not taken while another's is held, since frames go through FIFOs, but
@@ -18,7 +18,6 @@
 #error "qnix needs a kernel of 64 bits: offsets of mappings and doorbells are 64 bits wide"
 #endif
 
-#include <linux/completion.h>
 #include <linux/device.h>
 #include <linux/kref.h>
 #include <linux/list.h>
@@ -41,6 +40,9 @@
 #define QNIX_DEFAULT_TIMEOUT	30000		/* ms, of a registration or join */
 #define QNIX_RUNG_WORDS	BITS_TO_LONGS(U16_MAX)
 #define QNIX_BUDGET		64		/* steps of a NIC before others may have the lock */
+#define QNIX_SLEEP		(TASK_KILLABLE | TASK_FREEZABLE)	/* of who waits for other processes */
+#define QNIX_ORDERS		32		/* allocations are smaller than 1 << QNIX_ORDERS bytes */
+#define QNIX_SENDS		256		/* datagrams of a NIC that a caller sends */
 
 struct eventfd_ctx;
 
@@ -112,10 +114,10 @@ struct qnix_nic {
 	DECLARE_BITMAP(kick, QNIX_MAX_NICS);	/* NICs of this host that have new work */
 	struct qnix_frame *reserved;	/* in this host, for tx_commit */
 	bool retry;			/* there was no memory for a frame: try again later */
-	size_t wanted;			/* bytes that there were not; the thread gets them: */
-	void *spare;			/* memory for an allocation that fails, */
-	size_t spare_size;		/* of so many bytes */
+	unsigned long wanted;		/* there was no memory of 1 << bit bytes: the thread gets it */
+	void *spare[QNIX_ORDERS];	/* and this is it */
 	void *garbage;			/* memory to be freed without the lock */
+	struct qnix_registration *notified;	/* processes to be woken without the lock */
 	DECLARE_BITMAP(lost, QNIX_MAX_NICS);	/* atomic: NICs of this host that were lost */
 	struct task_struct *creator;	/* makes a part of the NIC; it does not hold the lock */
 	u64 alarm;			/* when the thread wakes up by itself; U64_MAX: never */
@@ -145,7 +147,8 @@ extern struct qnix_nic *qnix_nics[QNIX_MAX_NICS];
 struct qnix_command_wait {
 	struct list_head list;
 	u64 cookie;
-	struct completion done;
+	wait_queue_head_t wakeup;
+	bool done;
 	int result;		/* 0 or QNIX_DB_* */
 };
 
@@ -159,7 +162,7 @@ struct qnix_registration {
 	struct qnix_user *user;
 	pid_t tgid;			/* for debugfs alone */
 	u16 index, pid, generation;
-	bool ended;			/* under nic->lock */
+	bool ended;			/* set under nic->lock */
 	u8 name[QNIX_NAME_LEN];
 	struct qnix_memory_info info;	/* the NIC's copy: the process may overwrite the host page's */
 
@@ -176,14 +179,24 @@ struct qnix_registration {
 	atomic_t translation_count;
 	atomic_long_t translation_pages;
 
-	struct qnix_file *file;		/* valid until the end */
-	struct eventfd_ctx *eventfd;	/* under nic->lock */
+	struct qnix_file *file;		/* with a reference */
+	spinlock_t eventfd_lock;
+	struct eventfd_ctx *eventfd;	/* under eventfd_lock; qnix_notify only looks whether there is one */
+	unsigned int notified;		/* it is in a list of processes to be woken, */
+	struct qnix_registration *next_notified;	/* and the next in that list */
+};
+
+/* qnix_file.state */
+enum {
+	QNIX_FILE_BUSY,	/* a registration or de-registration is under way */
 };
 
 /* An open device. */
 struct qnix_file {
+	struct kref ref;		/* the open file's, and one of each registration */
 	struct qnix_nic *nic;
-	struct mutex lock;		/* a registration or de-registration at a time */
+	unsigned long state;
+	wait_queue_head_t idle;		/* for QNIX_FILE_BUSY to be cleared */
 	spinlock_t reg_lock;		/* of the pointer */
 	struct qnix_registration *reg;
 	wait_queue_head_t wait;		/* for ring_tail to change */
@@ -206,6 +219,7 @@ kuid_t qnix_user_uid(const struct qnix_user *user);
 /* registration.c */
 int qnix_register(struct qnix_file *file, struct qnix_register *arg);
 int qnix_deregister(struct qnix_file *file);
+struct qnix_file *qnix_file_create(struct qnix_nic *nic);
 void qnix_file_release(struct qnix_file *file);
 struct qnix_registration *qnix_registration_of(struct qnix_file *file);
 void qnix_registration_put(struct qnix_registration *reg);
@@ -237,6 +251,8 @@ int qnix_dma_copy(void *host, void *to, u32 to_handle, u64 to_offset,
 
 /* wait.c */
 void qnix_notify(void *host, void *process);
+struct qnix_registration *qnix_wake_notified(struct qnix_registration *reg);
+void qnix_free_registrations(struct qnix_registration *dead);
 int qnix_wait(struct qnix_file *file, struct qnix_registration *reg, const struct qnix_wait *arg);
 int qnix_eventfd(struct qnix_registration *reg, const struct qnix_eventfd *arg);
 __poll_t qnix_poll(struct file *file, struct poll_table_struct *table);
@@ -288,7 +304,7 @@ void qnix_net_remove(const struct wire_address *address);
 void qnix_net_input(const struct wire_address *from, const void *datagram, u32 size);
 void qnix_net_ran(void);
 void qnix_net_prepare(struct qnix_nic *nic);
-void qnix_net_flush(struct qnix_nic *nic);
+bool qnix_net_flush(struct qnix_nic *nic);
 u64 qnix_net_due(struct qnix_nic *nic);
 void qnix_net_lost(struct qnix_nic *nic, u16 number);
 

@@ -5,6 +5,8 @@
  * stop the NIC for everyone. What the kernel does not have at once, the NIC's thread gets
  * without the lock, for the next attempt. vfree() may sleep, so it is put off.
  */
+#include <linux/bitops.h>
+#include <linux/log2.h>
 #include <linux/mm.h>
 #include <linux/slab.h>
 #include <linux/vmalloc.h>
@@ -20,6 +22,7 @@
 void *qnix_get(struct qnix_nic *nic, size_t size, gfp_t flags)
 {
 	void *memory = NULL;
+	unsigned int order;
 
 	flags |= __GFP_NOWARN;
 	if (READ_ONCE(nic->creator) == current)
@@ -29,15 +32,15 @@ void *qnix_get(struct qnix_nic *nic, size_t size, gfp_t flags)
 		memory = kmalloc(size, GFP_NOWAIT | flags);
 	if (memory)
 		return memory;
-	if (size <= nic->spare_size) {
-		memory = nic->spare;
-		nic->spare = NULL;
-		nic->spare_size = 0;
-		return memory;
-	}
-	if (nic->wanted < size)
-		WRITE_ONCE(nic->wanted, size);
-	return NULL;
+	/* A spare is at most twice as large: quotas count the size that is asked for. */
+	order = order_base_2(size);
+	if (order >= QNIX_ORDERS)
+		return NULL;
+	memory = nic->spare[order];
+	nic->spare[order] = NULL;
+	if (!memory)
+		WRITE_ONCE(nic->wanted, nic->wanted | BIT(order));
+	return memory;
 }
 
 /* Memory that is to be freed without the lock begins with the address of the next. */
@@ -65,21 +68,19 @@ void qnix_free_garbage(void *garbage)
 /* For the NIC's thread: gets the memory that there was not. */
 void qnix_get_wanted(struct qnix_nic *nic)
 {
-	size_t size = READ_ONCE(nic->wanted);
-	void *memory, *old;
+	unsigned long wanted = READ_ONCE(nic->wanted);
+	unsigned int order;
 
-	if (!size)
-		return;
-	memory = kvzalloc(size, GFP_KERNEL | __GFP_NOWARN);
-	qnix_nic_lock(nic);
-	WRITE_ONCE(nic->wanted, 0);
-	old = memory;
-	if (memory && nic->spare_size < size) {
-		old = nic->spare;
-		nic->spare = memory;
-		nic->spare_size = size;
-		set_bit(QNIX_NIC_WORK, &nic->state);
+	for_each_set_bit(order, &wanted, QNIX_ORDERS) {
+		void *memory = kvzalloc(BIT(order), GFP_KERNEL | __GFP_NOWARN);
+
+		qnix_nic_lock(nic);
+		WRITE_ONCE(nic->wanted, nic->wanted & ~BIT(order));
+		if (memory && !nic->spare[order]) {
+			swap(nic->spare[order], memory);
+			set_bit(QNIX_NIC_WORK, &nic->state);
+		}
+		qnix_nic_unlock(nic);
+		kvfree(memory);
 	}
-	qnix_nic_unlock(nic);
-	kvfree(old);
 }

@@ -111,26 +111,33 @@ static u32 qnix_net_output(struct qnix_nic *nic, struct wire_address *to, void *
 /*
  * After the NIC has run: sends its datagrams, without the lock, because that may sleep.
  * Threads may do so at the same time; each has one datagram, so that one that is held up
- * delays no other.
+ * delays no other. Returns whether there may be more than the caller has to send: the
+ * NIC's thread does that.
  */
-void qnix_net_flush(struct qnix_nic *nic)
+bool qnix_net_flush(struct qnix_nic *nic)
 {
+	unsigned int left = QNIX_SENDS;
 	struct wire_address to;
 	void *datagram;
 	int reading;
 	u32 size;
 
 	if (!READ_ONCE(nic->wire))
-		return;
+		return false;
 	reading = srcu_read_lock(&qnix_net_sending);
 	datagram = xchg(&nic->datagram, NULL);
 	if (!datagram)
 		datagram = kvmalloc(qnix_params.datagram, GFP_KERNEL | __GFP_NOWARN);
-	while (datagram && (size = qnix_net_output(nic, &to, datagram)))
+	while (datagram && left && (size = qnix_net_output(nic, &to, datagram))) {
 		qnix_udp_send(&to, datagram, size);
+		left--;
+	}
 	if (datagram)
 		kvfree(xchg(&nic->datagram, datagram));
 	srcu_read_unlock(&qnix_net_sending, reading);
+	if (!left)
+		qnix_nic_wake(nic);
+	return !left;
 }
 
 /* Returns when the wire's next timer is due. */
@@ -234,7 +241,8 @@ static void qnix_net_detach(struct qnix_nic *nic)
 	if (nic->wire)
 		wire_close_all(nic->wire, ktime_get_ns());
 	qnix_nic_unlock(nic);
-	qnix_net_flush(nic);
+	while (qnix_net_flush(nic))
+		cond_resched();
 	qnix_nic_lock(nic);
 	if (nic->wire) {
 		wire_destroy(nic->wire);

@@ -19,6 +19,7 @@
 #include <linux/sched/stat.h>
 #include <linux/slab.h>
 
+#include "compat.h"
 #include "host.h"
 #include "trace.h"
 
@@ -48,10 +49,17 @@ void qnix_nic_lock(struct qnix_nic *nic)
 
 static void qnix_nic_release(struct qnix_nic *nic)
 {
+	struct qnix_registration *notified = nic->notified, *dead;
 	void *garbage = nic->garbage;
 
+	nic->notified = NULL;
 	nic->garbage = NULL;
+	/* Whom it wakes does not wait until a caller of low priority gets the processor again. */
+	qnix_preempt_disable();
 	spin_unlock(&nic->lock);
+	dead = qnix_wake_notified(notified);
+	qnix_preempt_enable();
+	qnix_free_registrations(dead);
 	qnix_free_garbage(garbage);
 	smp_mb(); /* release the lock before looking for work: see qnix_nic_turn */
 }
@@ -114,8 +122,11 @@ static unsigned int qnix_nic_steps(struct qnix_nic *nic, unsigned int left, unsi
 	nic->retry = false;
 	qnix_nic_doorbells(nic);
 	qnix_net_prepare(nic);
-	/* A process that is killed, or has to leave the processor, leaves the rest to the thread. */
-	while (left && ncp_step(nic->ncp))
+	/*
+	 * A process that is killed, or has to leave the processor, leaves the rest to the
+	 * thread. Who is to be woken does not wait for the end of the turn.
+	 */
+	while (left && !nic->notified && ncp_step(nic->ncp))
 		left = fatal_signal_pending(current) || need_resched() ? 0 :
 		       left - min(left, ncp_weight(nic->ncp));
 	nic->retry |= ncp_retry(nic->ncp);
@@ -123,7 +134,7 @@ static unsigned int qnix_nic_steps(struct qnix_nic *nic, unsigned int left, unsi
 		qnix_nic_set_alarm(nic);
 	if (nic->wanted)
 		wake_up(&nic->wakeup);
-	if (!left)
+	if (!left || nic->notified)
 		set_bit(QNIX_NIC_WORK, &nic->state);
 	bitmap_or(todo, todo, nic->kick, QNIX_MAX_NICS);
 	bitmap_zero(nic->kick, QNIX_MAX_NICS);
@@ -134,17 +145,22 @@ static unsigned int qnix_nic_steps(struct qnix_nic *nic, unsigned int left, unsi
 /* Runs @nic if no other thread does. Returns the rest of the budget. */
 static unsigned int qnix_nic_turn(struct qnix_nic *nic, unsigned int left, unsigned long *todo)
 {
+	bool ran = false, taken = false;
+
 	set_bit(QNIX_NIC_WORK, &nic->state);
 	smp_mb__after_atomic(); /* set it before trying the lock */
 	while (left && test_bit(QNIX_NIC_WORK, &nic->state)) {
-		if (!spin_trylock(&nic->lock))
-			return left;
+		taken = !spin_trylock(&nic->lock);
+		if (taken)
+			break;
+		ran = true;
 		nic->runs_caller++;
 		left = qnix_nic_steps(nic, left, todo);
 		qnix_nic_release(nic);
-		qnix_net_flush(nic);
 	}
-	if (test_bit(QNIX_NIC_WORK, &nic->state))
+	if (ran)
+		qnix_net_flush(nic);
+	if (!taken && test_bit(QNIX_NIC_WORK, &nic->state))
 		wake_up(&nic->wakeup);
 	return left;
 }
@@ -196,14 +212,15 @@ static bool qnix_thread_batch(struct qnix_nic *nic)
 {
 	DECLARE_BITMAP(todo, QNIX_MAX_NICS);
 	unsigned int left;
+	bool more;
 
 	bitmap_zero(todo, QNIX_MAX_NICS);
 	nic->runs_thread++;
 	left = qnix_nic_steps(nic, QNIX_BUDGET, todo);
 	qnix_nic_unlock(nic);
-	qnix_net_flush(nic);
+	more = qnix_net_flush(nic);
 	qnix_wake_all(todo);
-	return left < QNIX_BUDGET;
+	return left < QNIX_BUDGET || more;
 }
 
 static bool qnix_thread_has_chores(struct qnix_nic *nic)
@@ -398,10 +415,13 @@ static int qnix_nic_start(struct qnix_nic *nic)
 /* The NIC must not be visible any more, and all NICs of this host must have been halted. */
 void qnix_nic_destroy(struct qnix_nic *nic)
 {
+	unsigned int order;
+
 	if (nic->ncp)
 		ncp_destroy(nic->ncp);
 	qnix_free_garbage(nic->garbage);
-	kvfree(nic->spare);
+	for (order = 0; order < QNIX_ORDERS; order++)
+		kvfree(nic->spare[order]);
 	kvfree(nic->datagram);
 	qnix_fifo_drain(&nic->input);
 	bitmap_free(nic->entries);

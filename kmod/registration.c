@@ -16,6 +16,11 @@
 #include "host.h"
 #include "trace.h"
 
+static void qnix_file_free(struct kref *ref)
+{
+	kfree(container_of(ref, struct qnix_file, ref));
+}
+
 static void qnix_registration_free(struct kref *ref)
 {
 	struct qnix_registration *reg = container_of(ref, struct qnix_registration, ref);
@@ -31,6 +36,7 @@ static void qnix_registration_free(struct kref *ref)
 	xa_destroy(&reg->translations);
 	mutex_destroy(&reg->translate_lock);
 	mmdrop(reg->mm);
+	kref_put(&reg->file->ref, qnix_file_free);
 	kfree(reg);
 }
 
@@ -75,14 +81,16 @@ static bool qnix_registration_delete(struct qnix_registration *reg)
 		qnix_nic_unlock(nic);
 		return false;
 	}
-	reg->ended = true;
+	WRITE_ONCE(reg->ended, true);
 	ncp_pid(nic->ncp, reg->index, &reg->pid, &reg->generation);
 	qnix_command_post(nic, &command, &wait);
 	qnix_command_finish(nic, &wait);
 	list_del_init(&reg->list);
-	eventfd = reg->eventfd;
-	reg->eventfd = NULL;
 	qnix_nic_unlock(nic);
+	spin_lock(&reg->eventfd_lock);
+	eventfd = reg->eventfd;
+	WRITE_ONCE(reg->eventfd, NULL);
+	spin_unlock(&reg->eventfd_lock);
 	if (eventfd)
 		eventfd_ctx_put(eventfd);
 	return true;
@@ -133,7 +141,9 @@ static struct qnix_registration *qnix_registration_alloc(struct qnix_file *file)
 	if (!reg)
 		return NULL;
 	kref_init(&reg->ref);
+	kref_get(&file->ref);
 	reg->file = file;
+	spin_lock_init(&reg->eventfd_lock);
 	reg->nic = file->nic;
 	INIT_LIST_HEAD(&reg->list);
 	reg->tgid = task_tgid_nr(current);
@@ -385,14 +395,28 @@ static int qnix_register_locked(struct qnix_file *file, struct qnix_register *ar
 	return 0;
 }
 
+/* Behind a mutex a thread could not be frozen, for suspend, while another waits for a group. */
+static int qnix_file_lock(struct qnix_file *file)
+{
+	return wait_event_state(file->idle, !test_and_set_bit_lock(QNIX_FILE_BUSY, &file->state),
+				QNIX_SLEEP);
+}
+
+static void qnix_file_unlock(struct qnix_file *file)
+{
+	clear_bit_unlock(QNIX_FILE_BUSY, &file->state);
+	smp_mb__after_atomic(); /* clear it before looking for threads that wait */
+	wake_up(&file->idle);
+}
+
 int qnix_register(struct qnix_file *file, struct qnix_register *arg)
 {
 	int err;
 
-	if (mutex_lock_killable(&file->lock))
+	if (qnix_file_lock(file))
 		return -EINTR;
 	err = qnix_register_locked(file, arg);
-	mutex_unlock(&file->lock);
+	qnix_file_unlock(file);
 	return err;
 }
 
@@ -400,7 +424,7 @@ int qnix_deregister(struct qnix_file *file)
 {
 	int err = 0;
 
-	if (mutex_lock_killable(&file->lock))
+	if (qnix_file_lock(file))
 		return -EINTR;
 	if (!file->reg)
 		err = -ENOTCONN;
@@ -408,8 +432,22 @@ int qnix_deregister(struct qnix_file *file)
 		err = -EACCES;
 	else
 		qnix_registration_drop(file);
-	mutex_unlock(&file->lock);
+	qnix_file_unlock(file);
 	return err;
+}
+
+struct qnix_file *qnix_file_create(struct qnix_nic *nic)
+{
+	struct qnix_file *file = kzalloc(sizeof(*file), GFP_KERNEL_ACCOUNT);
+
+	if (!file)
+		return NULL;
+	kref_init(&file->ref);
+	file->nic = nic;
+	init_waitqueue_head(&file->idle);
+	spin_lock_init(&file->reg_lock);
+	init_waitqueue_head(&file->wait);
+	return file;
 }
 
 /* The last close: no other thread uses the file. */
@@ -417,6 +455,5 @@ void qnix_file_release(struct qnix_file *file)
 {
 	if (file->reg)
 		qnix_registration_finish(file->reg);
-	mutex_destroy(&file->lock);
-	kfree(file);
+	kref_put(&file->ref, qnix_file_free);
 }

@@ -19,16 +19,57 @@ static u32 qnix_ring_tail(struct qnix_registration *reg)
 	return smp_load_acquire(&status->ring_tail); /* the doorbells are visible, too */
 }
 
-/* The control program calls this once for a batch of doorbells of a process. */
+/*
+ * The control program calls this once for a batch of doorbells of a process. Who releases
+ * the NIC's lock wakes the process: a file may be in so many epoll sets that this takes long.
+ */
 void qnix_notify(void *host, void *process)
 {
 	struct qnix_registration *reg = process;
-	wait_queue_head_t *wait = &reg->file->wait;
+	struct qnix_nic *nic = host;
 
-	if (wq_has_sleeper(wait)) /* has a barrier: ring_tail is written before */
-		wake_up_interruptible_poll(wait, EPOLLIN | EPOLLRDNORM);
-	if (reg->eventfd)
-		qnix_eventfd_signal(reg->eventfd);
+	/* wq_has_sleeper has a barrier: ring_tail is written before. */
+	if (!wq_has_sleeper(&reg->file->wait) && !READ_ONCE(reg->eventfd))
+		return;
+	if (xchg(&reg->notified, 1))
+		return; /* the one who clears it will wake it */
+	kref_get(&reg->ref);
+	reg->next_notified = nic->notified;
+	nic->notified = reg;
+}
+
+/*
+ * Wakes a list of processes, which was a NIC's, without the lock. Returns those of which it
+ * had the last reference, for qnix_free_registrations, which may sleep.
+ */
+struct qnix_registration *qnix_wake_notified(struct qnix_registration *reg)
+{
+	struct qnix_registration *next, *dead = NULL;
+
+	for (; reg; reg = next) {
+		next = reg->next_notified;
+		xchg(&reg->notified, 0); /* has barriers; from now on others may list it again */
+		wake_up_interruptible_poll(&reg->file->wait, EPOLLIN | EPOLLRDNORM);
+		spin_lock(&reg->eventfd_lock);
+		if (reg->eventfd)
+			qnix_eventfd_signal(reg->eventfd);
+		spin_unlock(&reg->eventfd_lock);
+		if (refcount_dec_not_one(&reg->ref.refcount))
+			continue;
+		reg->next_notified = dead;
+		dead = reg;
+	}
+	return dead;
+}
+
+void qnix_free_registrations(struct qnix_registration *dead)
+{
+	while (dead) {
+		struct qnix_registration *next = dead->next_notified;
+
+		qnix_registration_put(dead);
+		dead = next;
+	}
 }
 
 static bool qnix_wait_over(struct qnix_registration *reg, u32 seen)
@@ -74,12 +115,13 @@ int qnix_eventfd(struct qnix_registration *reg, const struct qnix_eventfd *arg)
 		if (IS_ERR(ctx))
 			return PTR_ERR(ctx);
 	}
-	qnix_nic_lock(reg->nic);
-	if (reg->ended)
+	spin_lock(&reg->eventfd_lock);
+	if (READ_ONCE(reg->ended))
 		err = -ENOTCONN;
 	else
-		swap(reg->eventfd, ctx);
-	qnix_nic_unlock(reg->nic);
+		ctx = xchg(&reg->eventfd, ctx);
+	spin_unlock(&reg->eventfd_lock);
+	smp_mb(); /* before the caller reads ring_tail: pairs with wq_has_sleeper in qnix_notify */
 	if (ctx)
 		eventfd_ctx_put(ctx);
 	return err;

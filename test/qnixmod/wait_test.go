@@ -3,6 +3,7 @@
 package qnixmod
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"testing"
@@ -102,7 +103,9 @@ func checkWoken(t *testing.T, a, b *process, event int, wait func(*process, int,
 	}
 	woken, sleeps := waiter(func() error { return wait(b, event, seen) })
 	if i%2 == 0 { // both orders happen: it sleeps already, or not yet
-		sleeps(t)
+		if err := sleeps(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := a.transfer(cmdSendShort, 0, sendContext{Process: b.reg.Name, Flags: flagDoorbell, Len: 8}); err != nil {
 		t.Fatal(err)
@@ -118,7 +121,9 @@ func TestEndWakesTheWaiter(t *testing.T) {
 	load(t, "nics=1")
 	p := mustRegister(t, 0, small("p"))
 	woken, sleeps := waiter(func() error { return p.wait(waitArg{TimeoutNs: -1}) })
-	sleeps(t)
+	if err := sleeps(); err != nil {
+		t.Fatal(err)
+	}
 	if err := ioctl(p.fd, iocDeregister, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +134,7 @@ func TestEndWakesTheWaiter(t *testing.T) {
 
 // waiter calls wait on a thread of its own, whose error woken gives; sleeps waits until that thread sleeps in a system
 // call, or has been woken.
-func waiter(wait func() error) (woken <-chan error, sleeps func(*testing.T)) {
+func waiter(wait func() error) (woken <-chan error, sleeps func() error) {
 	thread, result := make(chan int, 1), make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
@@ -137,14 +142,14 @@ func waiter(wait func() error) (woken <-chan error, sleeps func(*testing.T)) {
 		thread <- unix.Gettid()
 		result <- wait()
 	}()
-	return result, func(t *testing.T) {
-		t.Helper()
+	return result, func() error {
 		file := fmt.Sprintf("/proc/self/task/%d/syscall", <-thread)
 		for deadline := time.Now().Add(time.Minute); len(result) == 0 && !asleep(file); time.Sleep(100 * time.Microsecond) {
 			if time.Now().After(deadline) {
-				t.Fatal("the waiter does not sleep")
+				return errors.New("the waiter does not sleep")
 			}
 		}
+		return nil
 	}
 }
 
@@ -169,7 +174,9 @@ func TestIdleNICRunsNothing(t *testing.T) {
 		ioctl(b.fd, iocDeregister, nil)
 		<-woken
 	})
-	sleeps(t)
+	if err := sleeps(); err != nil {
+		t.Fatal(err)
+	}
 	// The work after the messages is done when two samples in a row are equal.
 	const look = 250 * time.Millisecond
 	before := runs(t)
