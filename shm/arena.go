@@ -52,13 +52,15 @@ func (im *imports) all() []*imported {
 }
 
 // add maps an arena that the peer has shown. It owns fd. An arena that cannot be mapped is listed too, so that nothing
-// waits for it. add returns false if the peer may not show the arena.
+// waits for it. add returns false if the peer may not show the arena: one too many, one twice, or a file whose close may
+// block.
 func (im *imports) add(id, size uint64, user uint32, fd int) bool {
 	defer rights.Discard(user, fd)
 	im.mu.Lock()
 	defer im.mu.Unlock()
 	list := im.all()
-	if len(list) >= maxArenas || slices.ContainsFunc(list, func(e *imported) bool { return e.id == id }) {
+	if len(list) >= maxArenas || slices.ContainsFunc(list, func(e *imported) bool { return e.id == id }) ||
+		checkSealed(fd, int64(size)) != nil {
 		return false
 	}
 	if im.closed {
@@ -66,7 +68,7 @@ func (im *imports) add(id, size uint64, user uint32, fd int) bool {
 	}
 	e := &imported{id: id}
 	e.users.Store(1)
-	if size <= maxImported && checkSealed(fd, int64(size)) == nil {
+	if size <= maxImported {
 		e.place(fd, size)
 	}
 	next := append(list[:len(list):len(list)], e)

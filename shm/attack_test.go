@@ -150,6 +150,17 @@ func TestShownArenasAreBounded(t *testing.T) {
 		i.show(9, 4096, fd)
 		within(t, 5*time.Second, "broken", func() bool { return connOf(inst).State() == kit.StateBroken })
 	})
+	t.Run("no memory", func(t *testing.T) { // the close of a file may block
+		i := newFakePeer(t)
+		inst := i.connect(open(t, driver.Large, nil))
+		null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(null)
+		i.show(1, 0, null)
+		within(t, 5*time.Second, "broken", func() bool { return connOf(inst).State() == kit.StateBroken })
+	})
 	t.Run("address space", func(t *testing.T) {
 		i := newFakePeer(t)
 		inst := i.connect(open(t, driver.Large, nil))
@@ -226,13 +237,11 @@ func TestPeersCannotSeal(t *testing.T) {
 	}
 }
 
-// The peer may write any value to the word that reports attach; this side ignores it. A process attaches to no peer if
-// its own option forbids it.
+// A process attaches to no peer if its own option forbids it, whatever the peer offers.
 func TestPeerCannotTurnOnAttach(t *testing.T) {
 	c := open(t, driver.Large, map[string]string{"path": "arena"})
 	i := newFakePeer(t)
 	inst := i.connect(c)
-	store32(&i.seg.ctl.side[0].cma, cmaYes)
 	dst := make([]byte, 100)
 	p := driver.Packet{IOV: [][]byte{random(100)}, RdvData: i.rdv(0, endLine{ticket: 5, addr: addressOf(dst), length: 100})}
 	if err := inst.SendPost(&p); err != nil {

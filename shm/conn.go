@@ -153,6 +153,7 @@ func (n *conn) breakWith(err error) {
 	defer n.ctx.Mu.Unlock()
 	n.ctx.forget(n)
 	n.Fail(err)
+	n.ctx.ended(n.peerInc)
 }
 
 // misbehaved breaks the connection because the peer has written what it may not.
@@ -205,7 +206,7 @@ func (n *conn) monitor(sock *net.UnixConn) {
 				continue
 			}
 			fds = nil
-			n.misbehaved("too many arenas, or one twice")
+			n.misbehaved("too many arenas, or one twice, or one that is no memory")
 		case m.kind == msgForget && len(fds) == 0:
 			n.dropArena(m.arena)
 			continue
@@ -236,6 +237,7 @@ func (n *conn) OnClose(before kit.State) {
 	c := n.ctx
 	c.Mu.Lock()
 	c.forget(n)
+	c.ended(n.peerInc)
 	seg := n.seg
 	c.Mu.Unlock()
 	n.mu.Lock()

@@ -31,7 +31,6 @@ func (n *conn) connectSelf() {
 	n.toSelf, n.asym = true, n.ctx.barrier
 	n.peerPage, n.remote = n.ctx.waits.page, n.ctx.regions.mem
 	n.proc = &process{uid: uint32(os.Geteuid()), pid: os.Getpid(), pidfd: -1}
-	seg.ctl.side[0].cma = cmaNo
 	if !n.up(seg) {
 		seg.unmap()
 	}
@@ -178,7 +177,7 @@ func (n *conn) introduce(sock *net.UnixConn) error {
 		return err
 	}
 	n.side, n.asym = 1, hello.flags&challenge.flags&flagBarrier != 0
-	if err := n.tryAttach(seg, &accept); err != nil {
+	if n.attaches, err = n.proc.attach(accept.probe, &accept.nonce); err != nil {
 		seg.unmap()
 		n.releasePeer()
 		return err
@@ -295,16 +294,6 @@ func (n *conn) releasePeer() {
 	_ = unix.MunmapPtr(unsafe.Pointer(n.peerPage), wakePageBytes)
 	_ = unix.MunmapPtr(unsafe.Pointer(n.remote), regionTableBytes)
 	n.peerPage, n.remote = nil, nil
-}
-
-// tryAttach finds out whether CMA reaches the peer, and reports that to the peer. ErrBroken: the peer has died.
-func (n *conn) tryAttach(seg *segment, m *message) (err error) {
-	v := uint32(cmaNo)
-	if n.attaches, err = n.proc.attach(m.probe, &m.nonce); n.attaches {
-		v = cmaYes
-	}
-	store32(&seg.ctl.side[n.side].cma, v)
-	return err
 }
 
 // expect is the listening side of Connect: the next dialer from that peer is
@@ -428,7 +417,7 @@ func (c *hostContext) establish(a *pendingDialer, n *conn, seg *segment, confirm
 	n.proc, n.asym = a.proc, a.asym
 	err := n.adoptPeer(fds[0], fds[1])
 	if err == nil {
-		err = n.tryAttach(seg, confirm)
+		n.attaches, err = n.proc.attach(confirm.probe, &confirm.nonce)
 	}
 	if err != nil {
 		n.breakWith(fmt.Errorf("%w: %w", driver.ErrBroken, err))

@@ -7,7 +7,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/internal/kit"
 )
 
@@ -39,6 +38,13 @@ func (c *hostContext) requested() {
 	}
 }
 
+// ended is called when a connection to a peer has ended, which that peer may still wait for. The caller holds mu.
+func (c *hostContext) ended(peer uint64) {
+	if len(c.watched[peer]) > 0 {
+		c.requested()
+	}
+}
+
 // ConnectRequests implements driver.ConnectRequestReceiver. A peer may hang up before its connection is established.
 // ConnectRequests therefore polls the sockets: it leaves out a request that has been answered even if the goroutine
 // that reads the socket has not seen the end yet.
@@ -50,8 +56,17 @@ func (c *hostContext) ConnectRequests(dst []uint64) []uint64 {
 			dst = append(dst, from)
 		}
 	}
+	if len(c.watched) == 0 {
+		return dst
+	}
+	connecting := make(map[uint64]struct{})
+	for n := range c.Conns.All() {
+		if n.State() == kit.StateConnecting {
+			connecting[n.peerInc] = struct{}{}
+		}
+	}
 	for from, list := range c.watched {
-		if !c.connecting(from) && slices.ContainsFunc(list, (*pendingDialer).waits) {
+		if _, made := connecting[from]; !made && slices.ContainsFunc(list, (*pendingDialer).waits) {
 			dst = append(dst, from)
 		}
 	}
@@ -73,17 +88,6 @@ func (a *pendingDialer) waits() bool {
 	return err == nil && up
 }
 
-// connecting reports whether a connection to a peer is being made. The caller
-// holds mu.
-func (c *hostContext) connecting(peer uint64) bool {
-	for n := range c.Conns.All() {
-		if n.peerInc == peer && n.State() == kit.StateConnecting {
-			return true
-		}
-	}
-	return false
-}
-
 // OnConnectRequest implements driver.ConnectRequestReceiver.
 func (c *hostContext) OnConnectRequest(f func()) {
 	c.Mu.Lock()
@@ -91,5 +95,3 @@ func (c *hostContext) OnConnectRequest(f func()) {
 	c.onRequest = f
 	c.requested()
 }
-
-var _ driver.ConnectRequestReceiver = (*hostContext)(nil)

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -67,7 +68,7 @@ type hostContext struct {
 	onRequest      func()
 	pendingDialers pendingDialers
 	shown          map[*driver.Arena]int // that have regions in them
-	old            map[uint64]int        // likewise, by peer
+	old            map[uint64]int        // closing connections, by peer
 	released       bool                  // the context is closed: the last hazard pointer that goes unpins
 }
 
@@ -213,12 +214,17 @@ const (
 	bindingSuffix = ".new"
 )
 
-// sweep removes the sockets of processes that were killed.
+// sweepDials is the number of sockets that one context looks at: each wakes a process that lives.
+const sweepDials = 32
+
+// sweep removes sockets of processes that were killed, of many those that chance chooses.
 func sweep(dir string) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return
 	}
+	mathrand.Shuffle(len(entries), func(i, j int) { entries[i], entries[j] = entries[j], entries[i] })
+	dials := 0
 	for _, e := range entries {
 		name := e.Name()
 		stale := strings.HasSuffix(name, socketSuffix)
@@ -228,6 +234,9 @@ func sweep(dir string) {
 		}
 		if !stale || e.Type() != os.ModeSocket {
 			continue
+		}
+		if dials++; dials > sweepDials {
+			return
 		}
 		path := filepath.Join(dir, name)
 		s, err := rights.Dial(path)

@@ -70,7 +70,8 @@
 //
 // # Death
 //
-// The end of its socket shows the death of a peer at once (the promise, DeadTime, is 1 s). A peer that is stopped loses
+// The end of its socket shows the death of a peer at once (the promise, DeadTime, is 1 s), once the kernel has freed
+// its memory: a process that dumps core first looks stopped meanwhile (ulimit -c 0). A peer that is stopped loses
 // nothing. While a peer may access a posted buffer or a region, which for a stopped peer can be long, the packet stays
 // posted and Deregister returns ErrBusy, even after the connection or context was closed or broke. The memory stays
 // pinned and its arena held. One goroutine of the process waits for such peers and looks every 256 ms at the latest.

@@ -168,7 +168,6 @@ func layout() map[string]uintptr {
 		"side.seq":              unsafe.Offsetof(c.side[0].seq),
 		"side.sleeping":         unsafe.Offsetof(c.side[0].sleeping),
 		"side.hazard":           unsafe.Offsetof(c.side[0].hazard),
-		"side.cma":              unsafe.Offsetof(c.side[0].cma),
 		"side.closed":           unsafe.Offsetof(c.side[0].closed),
 		"consumer":              unsafe.Sizeof(l),
 		"consumer.slots":        unsafe.Offsetof(l.slots),

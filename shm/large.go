@@ -245,7 +245,7 @@ func (l *large) match(t *transfer) bool {
 
 // letGo releases what a transfer holds.
 func (l *large) letGo(t *transfer) {
-	t.p, t.local, t.cursor = nil, nil, driver.Cursor{}
+	t.p, t.local, t.remote, t.cursor = nil, nil, nil, driver.Cursor{}
 	if t.arena != nil {
 		t.arena.Release()
 		t.arena = nil
@@ -257,8 +257,21 @@ func (l *large) letGo(t *transfer) {
 
 // progressOthers moves on one other receive and one other send, in turn: two ends that each poll only their send still
 // need each other's receives to move. One of each is enough, because a caller that polls all posted packets runs this
-// for each.
+// for each; one that sleeps next moves all on.
 func (l *large) progressOthers(p *driver.Packet) {
+	if l.armed {
+		for live := l.live.recvs; live != 0; live &= live - 1 {
+			if t := &l.recvs[bits.TrailingZeros32(live)]; t.p != nil && t.p != p {
+				l.progressRecv(t)
+			}
+		}
+		for live := l.live.sends; live != 0; live &= live - 1 {
+			if t := &l.sends[bits.TrailingZeros32(live)]; t.p != nil && t.p != p {
+				l.progressSend(t)
+			}
+		}
+		return
+	}
 	l.turn++
 	if t := &l.recvs[nextLive(l.live.recvs, l.turn)]; t.p != nil && t.p != p {
 		l.progressRecv(t)

@@ -106,7 +106,9 @@ func (n *conn) progressOps() {
 		}
 		budget -= max(k, 64)
 		q.first, q.moved = op.Driver.Next, 0
-		q.n--
+		if q.n--; q.n == 0 {
+			q.last = nil
+		}
 		if errors.Is(err, driver.ErrBroken) { // seen before the monitor did
 			n.breakWith(err)
 		}
@@ -124,7 +126,7 @@ func (n *conn) step(op *driver.Op, budget int) (k int, done bool, err error) {
 	atomic.StoreUint64(&n.mine.hazard, uint64(r.index)+1)
 	defer atomic.StoreUint64(&n.mine.hazard, 0)
 	if st := n.State(); st == kit.StateBroken || st == kit.StatePeerClosed {
-		return 0, true, n.Failure(kind.String())
+		return 0, true, errors.Unwrap(n.Failure(kind.String())) // the caller names the operation
 	}
 	if c := atomic.LoadUint32(&n.theirs.closed); c != closedNot {
 		return 0, true, refused(c)

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"net"
+	"os"
 	"slices"
 	"time"
 
@@ -116,6 +117,7 @@ func (c *hostContext) enlist(a *pendingDialer) (code uint32) {
 		oldest := list[0]
 		list = list[1:]
 		v.leaving[a.user]++
+		c.refused.Add(1)
 		_ = send(oldest.sock, &message{kind: msgReject, code: rejectBusy})
 		rights.HangUp(oldest.sock)
 	}
@@ -159,6 +161,9 @@ func (c *hostContext) handleDialer(a *pendingDialer) {
 		c.Mu.Lock()
 		c.delist(a)
 		c.Mu.Unlock()
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		code = rejectBusy // one that was stopped for so long tries again
 	}
 	switch {
 	case code != 0:

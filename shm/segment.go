@@ -40,10 +40,7 @@ type sideLines struct {
 	// hazard names the region of the peer that this side is operating on,
 	// index plus 1; 0: none. The peer does not release memory under it.
 	hazard uint64
-	_      [56]byte
-
-	// cma reports to the peer whether this side can reach its private memory.
-	cma uint32
+	_      [60]byte
 
 	// closed: this side has closed the connection, and the peer may not enter its
 	// regions any more (see hazardPointer). The peer reads it with every access, so it lies
@@ -51,12 +48,6 @@ type sideLines struct {
 	closed uint32
 	_      [56]byte
 }
-
-const (
-	cmaUnknown = 0
-	cmaYes     = 1
-	cmaNo      = 2
-)
 
 // control is the first page of a segment.
 type control struct {

@@ -104,10 +104,8 @@ func dialSocket(path string, given func() bool) (*net.UnixConn, error) {
 			return nil, fmt.Errorf("%w: the peer's process is gone", driver.ErrBroken)
 		case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 			return nil, fmt.Errorf("%w: this user may not open the peer's socket (option allow-uids)", driver.ErrAuth)
-		case errors.Is(err, unix.EMFILE):
-			return nil, fmt.Errorf("%w: %w", driver.ErrBroken, resourceError("connect", unix.EMFILE))
 		default:
-			return nil, fmt.Errorf("%w: %w", driver.ErrBroken, err)
+			return nil, fmt.Errorf("%w: %w", driver.ErrBroken, resourceError("connect", err))
 		}
 	}
 }

@@ -194,7 +194,8 @@ func (l *large) copyAt(t *transfer, off int, sending bool) {
 		store32(&mine.failed, 1)
 	}
 	t.done++
-	store64(&mine.done, t.done) // this end is outside
+	store64(&mine.done, t.done)      // this end is outside
+	atomic.AddUint32(&l.mine.seq, 1) // a wait of this end looks for the next piece before it sleeps
 	l.signal()
 }
 
@@ -232,6 +233,7 @@ func (l *large) attachAt(t *transfer, off, n int, sending bool) error {
 		if err := l.crossCopy(sending, v, t.addr+uint64(off), size); err != nil {
 			return err
 		}
+		clear(v) // the buffer is the program's
 		off += size
 		n -= size
 	}
