@@ -29,11 +29,12 @@ type process struct {
 
 	place place // as published
 
-	nic   *nic.NIC
-	proc  *nic.Process
-	cache *regcache.Cache[nic.Handle]
-	soft  bool          // the NIC is a process
-	polls atomic.Uint32 // without a result
+	nic      *nic.NIC
+	proc     *nic.Process
+	cache    *regcache.Cache[nic.Handle]
+	expected int           // peers; 0: it is not known
+	soft     bool          // the NIC is a process
+	polls    atomic.Uint32 // without a result
 
 	polled atomic.Bool // since the background goroutine looked
 
@@ -122,7 +123,7 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (_ *pr
 // register registers the process, with contexts for that many peers.
 func (c *process) register(peers int) error {
 	info := c.nic.Info()
-	c.soft = info.Soft
+	c.soft, c.expected = info.Soft, peers
 	each, region := c.opts.window+3, roundUp(c.opts.buffer+dataHead, 64)
 	if c.Props.Track == driver.Large {
 		each, region = transferDepth+3, largeRegion
@@ -199,6 +200,9 @@ func (c *process) newConn(p *peer, tags *idAllocator) (*conn, error) {
 	} else {
 		// With many connections each gets fewer contexts, so that some are left for further ones.
 		w := min(c.opts.window, max(2, min(c.sends.left, c.receives.left)/16))
+		if c.expected > 0 {
+			w = min(w, max(2, c.proc.Receives()/c.expected-3))
+		}
 		receives, sends = w+1, w+1
 		s := newSmall(w)
 		n, s.api = &s.conn, s
@@ -233,8 +237,11 @@ func (c *process) newConn(p *peer, tags *idAllocator) (*conn, error) {
 }
 
 func (c *process) noContexts() error {
-	return fmt.Errorf("%w: all %d contexts of the process are in use: disconnect, or open with option contexts, or Hints.Peers",
-		driver.ErrBusy, c.proc.Receives())
+	remedy := "open with option contexts, or Hints.Peers"
+	if c.proc.Receives() == c.nic.Info().MaxContexts {
+		remedy = "the NIC gives no process more"
+	}
+	return fmt.Errorf("%w: all %d contexts of the process are in use: disconnect (%s)", driver.ErrBusy, c.proc.Receives(), remedy)
 }
 
 // giveBack frees contexts that have no posted operation, and no doorbell that was not drained.

@@ -14,7 +14,7 @@
 //	buffer     4096: bytes of the longest message of the small track, 64 to 16376
 //	window     32: messages of the small track that a peer may send ahead, 2 to 64
 //	contexts   1024: Send and Receive Contexts of the process, 64 to 4096; with Hints.Peers, or in a session,
-//	           as many as so many peers need
+//	           as many as so many peers need, up to those 4096
 //	start      on | off: whether a softnic is started where there is neither a device nor a softnic
 //	dead-time  5s: what the driver announces as the time in which it finds a death on another host, 100ms to 1h. The
 //	           NICs find it, after dead_ms (kernel module) or --dead-time (softnic): give at least that. On the same
@@ -32,7 +32,9 @@
 // connection. The NIC keeps messages that have no receive yet, so either side may call first. The tags of a connection
 // whose peer was lost are used again when no message of that connection is left (tags.go).
 //
-// With many connections the window of each is shorter: at most a sixteenth of the contexts that are left.
+// With many connections the window of each is shorter: the peers of Hints.Peers, or of the session, fit, and one
+// connection takes at most a sixteenth of what is left. On the large track each takes 17 Receive Contexts: the 4096 of a
+// process suffice for 240.
 //
 // # A short message
 //

@@ -115,3 +115,29 @@ func TestReceivesWaitForTheCommandQueue(t *testing.T) {
 		t.Errorf("%d receives were posted, want 9", n)
 	}
 }
+
+// As many peers as Hints names get a connection each, however many that is: the windows are shorter then.
+func TestExpectedPeersFit(t *testing.T) {
+	NeedNIC(t)
+	const peers = 400
+	q, err := qnixDriver{}.Query(driver.Hints{Device: os.Getenv(nic.EnvPath), Track: driver.Small, Peers: peers})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := q.Open(driver.Attributes{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	p := c.(smallContext).process
+	for k := range peers {
+		tags := newIDAllocator(1, maxTags-1)
+		p.Mu.Lock()
+		n, err := p.newConn(nil, &tags)
+		p.Mu.Unlock()
+		if err != nil {
+			t.Fatalf("peer %d of %d: %v", k+1, peers, err)
+		}
+		defer p.giveBack(n.sends, n.receives)
+	}
+}

@@ -215,6 +215,7 @@ func (l *large) closeReceives() {
 		}
 		l.release(&s.memory)
 		s.released.Store(true)
+		l.Wake()
 	}
 }
 

@@ -137,13 +137,13 @@ func (l *large) StartSend(p *driver.Packet, n int) (slot int, err error) {
 	}
 	s.memory.gather(p)
 	s.length, s.asked = n, false
+	s.doorbell.reset() // before claim: from there on the background goroutine looks at it
 	before, err := l.claim(k)
 	if err != nil {
 		l.release(&s.memory)
 		return 0, err
 	}
 	m := nic.Message{Peer: l.name, Tag: s.rdv.tag, Len: n, Flags: nic.Doorbell, Descriptors: s.memory.descriptors()}
-	s.doorbell.reset()
 	if !l.posted(l.ctx.proc.Post(nic.Send, l.sends.at+k, &m)) {
 		l.unclaim(k, before)
 		l.release(&s.memory)

@@ -112,7 +112,8 @@ func (l *large) unclaim(k int, before uint32) {
 func (l *large) launched(k int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.out[k].revoke {
+	if s := &l.out[k]; s.revoke {
+		s.asked = false // a command before the post had no effect
 		l.cancelSend(k)
 	}
 }

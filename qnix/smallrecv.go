@@ -10,7 +10,8 @@ import (
 // nothing reports, without entering the instance, that a posted receive cannot complete now. Latency depends on fast
 // polls without a result.
 func (s *small) nothing() bool {
-	if !s.Waited() || s.HasMessage() || s.creditDue() || s.Stalled() {
+	// The background goroutine gives credit while this side lacks receives, or is stalled: then it is asked first.
+	if !s.Waited() || s.HasMessage() || s.Stalled() || s.lacksReceives.Load() || s.creditDue() {
 		return false
 	}
 	s.ctx.Drain()

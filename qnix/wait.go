@@ -31,6 +31,7 @@ func (r ring) Sleep(seen uint64, again bool) {
 	}
 	if err := r.c.proc.WaitSince(uint32(seen), uint32(seen>>32), d); err != nil {
 		r.c.nicFailed(err)
+		time.Sleep(shortSleep) // no sleep in the NIC any more
 	}
 	r.c.Drain()
 }

@@ -152,7 +152,7 @@ func (c *Cache[H]) released(r *Region[H], s uint64) {
 	c.drop(victims)
 }
 
-// relieve frees what it can after ENOMEM, the least recently used first, until
+// relieve frees what it can after ENOMEM or ENOSPC, the least recently used first, until
 // as much is free as is needed. It reports whether it freed anything.
 func (c *Cache[H]) relieve(need uintptr) bool {
 	c.mu.Lock()

@@ -22,8 +22,8 @@ type Access uint8
 // mappings that are watched.
 type Registrar[H any] interface {
 	// Register makes b, which is never empty, available to the device. An
-	// error with unix.ENOMEM in its chain makes the cache evict and, if that
-	// freed anything, try once more.
+	// error with unix.ENOMEM or unix.ENOSPC in its chain makes the cache evict
+	// and, if that freed anything, try once more.
 	Register(b []byte, access Access) (H, error)
 
 	// Deregister undoes Register: the device does not reach the memory any

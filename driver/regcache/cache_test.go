@@ -177,7 +177,7 @@ func TestFailingDeregister(t *testing.T) {
 	dev.fail = func(uintptr, uintptr) error {
 		if short {
 			short = false
-			return unix.ENOMEM
+			return unix.ENOSPC
 		}
 		return nil
 	}

@@ -7,7 +7,7 @@ type Counters struct {
 	Merged      uint64 // regions that went because a bigger one took their place
 	Evicted     uint64 // regions that went for the budget, or because memory was short
 	Invalidated uint64 // regions that went because their memory did
-	Retries     uint64 // registrations tried again after ENOMEM and eviction
+	Retries     uint64 // registrations tried again after ENOMEM or ENOSPC and eviction
 	Failures    uint64 // deregistrations that failed
 	Regions     int    // registered now, or about to be
 	Bytes       int64  // covered by them

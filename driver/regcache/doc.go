@@ -72,7 +72,7 @@
 // Regions are counted: those in use are never evicted. The budget is kept by
 // evicting those that were acquired the longest time ago; where all are in use
 // it is exceeded, and regions go as they are released. When the registrar returns
-// ENOMEM, as much as is needed is evicted, and it is called once more.
+// ENOMEM or ENOSPC, as much as is needed is evicted, and it is called once more.
 //
 // # Cost
 //

@@ -299,11 +299,11 @@ func (c *Cache[H]) transient(b []byte, access Access) (*Region[H], error) {
 	return r, nil
 }
 
-// register calls the registrar, and once more after ENOMEM if there was
+// register calls the registrar, and once more after ENOMEM, or ENOSPC (a table of the device is full), if there was
 // something to evict.
 func (c *Cache[H]) register(r *Region[H], mem []byte) (err error) {
 	r.handle, err = c.registrar.Register(mem, r.access)
-	if errors.Is(err, syscall.ENOMEM) && c.relieve(r.hi-r.lo) {
+	if (errors.Is(err, syscall.ENOMEM) || errors.Is(err, syscall.ENOSPC)) && c.relieve(r.hi-r.lo) {
 		r.handle, err = c.registrar.Register(mem, r.access)
 	}
 	if err == nil {

@@ -25,6 +25,7 @@ type NIC struct {
 	mu          sync.Mutex
 	process     *Process
 	registering context.CancelFunc // of a Register under way
+	registered  chan struct{}      // closed when it has returned
 	closed      bool
 }
 
@@ -151,14 +152,18 @@ func (n *NIC) Close() error {
 		return ErrClosed
 	}
 	n.closed = true
+	registered := n.registered
 	if n.registering != nil {
 		n.registering()
 	}
 	p := n.process
 	n.mu.Unlock()
-	if p != nil {
-		// Closing the host would deregister as well, but not wait for the end.
-		_ = p.Deregister()
+	if registered != nil {
+		<-registered
+	}
+	// Closing the host would deregister as well, but not wait for the end.
+	if p != nil && p.Deregister() == ErrClosed {
+		<-p.ended // by another call
 	}
 	return n.host.close()
 }

@@ -29,10 +29,9 @@ const (
 // Process is a registration with a NIC: a Virtual Network Interface, which the
 // process writes, and the host page, which the NIC writes.
 type Process struct {
-	nic    *NIC
-	host   host
-	config Config
-	coord  uint16
+	nic   *NIC
+	host  host
+	coord uint16
 
 	queue    queue
 	sends    contexts
@@ -47,6 +46,7 @@ type Process struct {
 	pollAfter atomic.Int64  // until when polling does not pay, relative to clock
 	mem       *mappings
 	outside   chan struct{}
+	ended     chan struct{} // closed when Deregister has returned
 }
 
 // mappings outlive the registration, so that late calls do not fault.
@@ -74,7 +74,8 @@ func (n *NIC) register(ctx context.Context, c Config) (*Process, error) {
 	if err := n.begin(cancel); err != nil {
 		return nil, err
 	}
-	p, err := n.make(ctx, c, r)
+	p, err := n.make(ctx, r)
+	defer close(n.registered)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.registering = nil
@@ -99,20 +100,20 @@ func (n *NIC) begin(cancel context.CancelFunc) error {
 	switch {
 	case n.closed:
 		return ErrClosed
-	case n.registering != nil, n.process != nil && !n.process.closed.Load():
+	case n.registering != nil, n.process != nil && !n.process.hasEnded():
 		return unix.EISCONN
 	}
-	n.registering = cancel
+	n.registering, n.registered = cancel, make(chan struct{})
 	return nil
 }
 
-func (n *NIC) make(ctx context.Context, c Config, r abi.Register) (*Process, error) {
+func (n *NIC) make(ctx context.Context, r abi.Register) (*Process, error) {
 	asked := r
 	vni, hps, err := n.host.register(ctx, &r)
 	if err != nil {
 		return nil, err
 	}
-	p, err := newProcess(n, c, &asked, &r, vni, hps)
+	p, err := newProcess(n, &asked, &r, vni, hps)
 	if err != nil {
 		_ = n.host.deregister()
 		_, _ = unix.Munmap(vni), unix.Munmap(hps)
@@ -175,13 +176,13 @@ func timeoutMs(ctx context.Context) uint32 {
 	return uint32(max(1, min(time.Until(end).Milliseconds()+1, math.MaxInt32)))
 }
 
-func newProcess(n *NIC, c Config, asked, r *abi.Register, vni, hps []byte) (*Process, error) {
+func newProcess(n *NIC, asked, r *abi.Register, vni, hps []byte) (*Process, error) {
 	m, err := readLayout(asked, vni, hps)
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{nic: n, host: n.host, config: c, coord: r.NIC, mem: &mappings{vni, hps},
-		outside: make(chan struct{})}
+	p := &Process{nic: n, host: n.host, coord: r.NIC, mem: &mappings{vni, hps},
+		outside: make(chan struct{}), ended: make(chan struct{})}
 	p.queue.init(view[abi.Command](vni, m.CommandQueue, m.Commands))
 	p.sends = contexts{
 		list:      view[abi.Context](vni, m.SendContexts, m.Sends),
@@ -312,6 +313,16 @@ func (p *Process) Abandoned() bool { return p.host.abandoned() }
 // or dies.
 func (p *Process) Outside() <-chan struct{} { return p.outside }
 
+// hasEnded reports whether Deregister has returned.
+func (p *Process) hasEnded() bool {
+	select {
+	case <-p.ended:
+		return true
+	default:
+		return false
+	}
+}
+
 // Deregister ends the registration: other processes see it gone, and waits end with ErrGone. Translated memory belongs
 // to the program again when Deregister returns nil. Other calls may be under way at the same time. A second call fails
 // with ErrClosed. If a NIC in user space does not answer within 3 s, Deregister gives it up and fails with
@@ -320,6 +331,7 @@ func (p *Process) Deregister() error {
 	if p.closed.Swap(true) {
 		return ErrClosed
 	}
+	defer close(p.ended)
 	for p.waiters.Load() != 0 {
 		p.Wake()
 		time.Sleep(100 * time.Microsecond)

@@ -67,6 +67,8 @@ func hostError(op string, err error) error {
 		remedy = "one registration a handle: open the NIC again for another"
 	case errors.Is(err, unix.ENOMEM):
 		remedy = "too much memory is locked: ulimit -l; or the NIC has none"
+	case errors.Is(err, unix.ENOSPC):
+		remedy = "the process has too many translations, or a table of a NIC is full: fewer long messages and regions at a time, or raise the NIC's limits"
 	case errors.Is(err, unix.EACCES):
 		remedy = "a registration belongs to the process that made it"
 	case errors.Is(err, unix.EPERM):

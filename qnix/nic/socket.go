@@ -253,6 +253,8 @@ func (s *socket) register(ctx context.Context, r *abi.Register) (vni, hps []byte
 	if err := rights.Admit(s.conn); err != nil {
 		return nil, nil, err
 	}
+	ctx, cancel := bounded(ctx, r.TimeoutMs)
+	defer cancel()
 	c, err := s.call(ctx, abi.ReqRegister, abi.Bytes(r), abi.Bytes(&answer))
 	if err != nil {
 		return nil, nil, err
@@ -321,7 +323,20 @@ func (s *socket) untranslate(handle uint32) error {
 	return s.background(abi.ReqUntranslate, abi.Bytes(&abi.Untranslate{Handle: handle}), nil)
 }
 
+// bounded limits a call that waits for other processes: the softnic has a limit of its own, but may be stopped.
+func bounded(ctx context.Context, timeoutMs uint32) (context.Context, context.CancelFunc) {
+	if timeoutMs != 0 { // from the context
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, defaultTimeout+maxWait)
+}
+
+// defaultTimeout is how long the NIC waits for other processes.
+const defaultTimeout = 30 * time.Second
+
 func (s *socket) join(ctx context.Context, g *abi.Group) error {
+	ctx, cancel := bounded(ctx, g.TimeoutMs)
+	defer cancel()
 	c, err := s.call(ctx, abi.ReqJoin, abi.Bytes(g), nil)
 	if err == nil {
 		s.discard(c.fds)

@@ -15,7 +15,7 @@
 //
 // A thread runs the NICs. When there is nothing to do it polls for some ten microseconds, giving its CPU away each
 // time, and then sleeps without using any; the next post wakes it. Each process takes its Virtual Network Interface in
-// memory (some 150 KiB by default) and two descriptors here.
+// memory (some 150 KiB by default) and four descriptors here.
 //
 // # Death
 //
@@ -30,7 +30,7 @@
 // memory that it passes so that it cannot vanish, and holds at most its share of the process table. It can use the
 // NIC's time like other clients. docs/qnix.md lists the promises.
 //
-// Without cgo there is no softnic: [Supported] returns false and Start an error.
+// Without cgo there is no softnic: [Supported] and Start return an error.
 package softnic
 
 // EnvProgram names the program bywash, which Ensure starts. "bywash run" sets it for its ranks.

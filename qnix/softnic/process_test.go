@@ -303,6 +303,70 @@ func TestGroupOfHandles(t *testing.T) {
 	}
 }
 
+// A client of a softnic that ends takes its memory back when it sees the end: the NIC is done with it before.
+func TestClientsSeeTheEndAfterTheirDeregistration(t *testing.T) {
+	s := serve(t, Config{})
+	p := join(t, s.Sockets()[0], nic.Config{Name: "a"})
+	var c *client
+	s.mu.Lock()
+	for c = range s.conns {
+	}
+	s.mu.Unlock()
+	held := make(chan struct{})
+	release := sync.OnceFunc(func() { close(held) })
+	defer release()
+	c.pending.Go(func() { <-held }) // a deregistration waits for it
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		_ = s.Close()
+	}()
+	until(t, "the client is being deregistered", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.process == nil
+	})
+	select {
+	case <-p.Outside():
+		t.Error("the client sees the end before the NIC is done with its memory")
+	default:
+	}
+	release()
+	<-closed
+	until(t, "the client sees the end", p.Gone)
+}
+
+// Close waits for a deregistration that is under way, and for a registration that it ends.
+func TestCloseBesideOtherCalls(t *testing.T) {
+	s := serve(t, Config{})
+	for k := range 200 {
+		n := open(t, s.Sockets()[0])
+		var wg sync.WaitGroup
+		if k%2 == 0 {
+			p, err := n.Register(ctx, nic.Config{Name: "a"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			wg.Go(func() { _ = p.Deregister() })
+		} else {
+			wg.Go(func() {
+				if p, err := n.Register(ctx, nic.Config{Name: "a"}); err == nil {
+					_ = p.Deregister()
+				}
+			})
+		}
+		if err := n.Close(); err != nil {
+			t.Fatal(err)
+		}
+		wg.Wait()
+		until(t, "the softnic has noticed", func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return len(s.conns) == 0
+		})
+	}
+}
+
 // ensureRole uses a NIC that is started on demand, until it is killed or gets the order to end.
 func ensureRole(in *json.Decoder) error {
 	var c Config

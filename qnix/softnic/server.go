@@ -110,10 +110,21 @@ func (s *Server) start() (err error) {
 	}
 	if c.Idle > 0 {
 		s.mu.Lock()
-		s.idle = time.AfterFunc(c.Idle, func() { _ = s.Close() })
+		s.idle = time.AfterFunc(c.Idle, s.endIdle)
 		s.mu.Unlock()
 	}
 	return nil
+}
+
+// endIdle ends the softnic, unless a client has come when the timer had fired already: its end starts the timer again.
+func (s *Server) endIdle() {
+	s.mu.Lock()
+	s.closing = s.closing || len(s.conns) == 0
+	closing := s.closing
+	s.mu.Unlock()
+	if closing {
+		_ = s.Close()
+	}
 }
 
 // polls is how often the thread that runs the NICs polls for work before it sleeps: some tens of microseconds.
@@ -318,7 +329,7 @@ func (s *Server) Close() error {
 			s.idle.Stop()
 		}
 		for c := range s.conns {
-			rights.HangUp(c.conn) // serve closes it
+			s.clients.Go(c.hangUp)
 		}
 		s.mu.Unlock()
 		for _, n := range s.nics {
