@@ -13,6 +13,7 @@
 #include <linux/slab.h>
 #include <linux/user_namespace.h>
 
+#include "compat.h"
 #include "host.h"
 #include "trace.h"
 
@@ -91,8 +92,10 @@ static bool qnix_registration_delete(struct qnix_registration *reg)
 	eventfd = reg->eventfd;
 	WRITE_ONCE(reg->eventfd, NULL);
 	spin_unlock(&reg->eventfd_lock);
-	if (eventfd)
+	if (eventfd) {
+		qnix_eventfd_signal(eventfd); /* who was to do it finds no eventfd any more */
 		eventfd_ctx_put(eventfd);
+	}
 	return true;
 }
 

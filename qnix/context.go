@@ -199,9 +199,10 @@ func (c *process) newConn(p *peer, tags *idAllocator) (*conn, error) {
 		n, l.api = &l.conn, l
 	} else {
 		// With many connections each gets fewer contexts, so that some are left for further ones.
-		w := min(c.opts.window, max(2, min(c.sends.left, c.receives.left)/16))
-		if c.expected > 0 {
-			w = min(w, max(2, c.proc.Receives()/c.expected-3))
+		left := min(c.sends.left, c.receives.left)
+		w := min(c.opts.window, max(2, left/16))
+		if others := c.expected - len(c.all); others > 0 && left < c.proc.Receives()/2 {
+			w = min(w, max(2, left/others-3))
 		}
 		receives, sends = w+1, w+1
 		s := newSmall(w)

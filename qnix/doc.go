@@ -32,9 +32,9 @@
 // connection. The NIC keeps messages that have no receive yet, so either side may call first. The tags of a connection
 // whose peer was lost are used again when no message of that connection is left (tags.go).
 //
-// With many connections the window of each is shorter: the peers of Hints.Peers, or of the session, fit, and one
-// connection takes at most a sixteenth of what is left. On the large track each takes 17 Receive Contexts: the 4096 of a
-// process suffice for 240.
+// With many connections the window of each is shorter: one takes at most a sixteenth of the contexts that are left, and
+// once half of them are used, its share of the rest, so that up to 819 peers of Hints.Peers, or of the session, fit. On
+// the large track each takes 17 Receive Contexts: the 4096 of a process suffice for 240.
 //
 // # A short message
 //

@@ -114,7 +114,9 @@ func (l *large) launched(k int) {
 	defer l.mu.Unlock()
 	if s := &l.out[k]; s.revoke {
 		s.asked = false // a command before the post had no effect
-		l.cancelSend(k)
+		if l.cancelSend(k); !s.asked {
+			l.ctx.schedule(&l.conn) // the Command Queue is full
+		}
 	}
 }
 
@@ -189,7 +191,11 @@ func (l *large) sendRevocations() {
 	l.sink()
 	busy := l.closed || l.leaveReceived || l.sinking || len(l.strays) > 0
 	for k := range l.out {
-		busy = busy || l.out[k].revoke
+		s := &l.out[k]
+		if state, _ := s.doorbell.read(); s.revoke && state == nic.Pending {
+			l.cancelSend(k) // unless that is done
+		}
+		busy = busy || s.revoke
 	}
 	l.watched.Store(busy)
 }

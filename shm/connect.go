@@ -90,6 +90,7 @@ func (n *conn) persist(path string, slot **net.UnixConn, f func(*net.UnixConn) e
 		if err != nil {
 			return nil, n.farther(err)
 		}
+		began := time.Now()
 		if n.hold(slot, sock) {
 			err = f(sock)
 		} else {
@@ -102,6 +103,9 @@ func (n *conn) persist(path string, slot **net.UnixConn, f func(*net.UnixConn) e
 			return nil, err
 		}
 		rights.Close(sock)
+		if time.Since(began) >= proofTime {
+			end = time.Now().Add(busyTime) // this process was stopped meanwhile
+		}
 		if !errors.Is(err, errBusy) || n.givenUp() || time.Now().After(end) {
 			return nil, err
 		}

@@ -40,8 +40,8 @@ func (c *hostContext) requested() {
 
 // ended is called when a connection to a peer has ended, which that peer may still wait for. The caller holds mu.
 func (c *hostContext) ended(peer uint64) {
-	if len(c.watched[peer]) > 0 {
-		c.requested()
+	if f := c.onRequest; f != nil && len(c.watched[peer]) > 0 {
+		go f() // this may be the program's goroutine
 	}
 }
 

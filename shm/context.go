@@ -295,7 +295,7 @@ func (c *hostContext) Release() error {
 	c.Mu.Unlock()
 	c.regions.revoke()
 	_ = os.Remove(c.path)
-	rights.EndAccept(c.listener) // serve closes it
+	rights.Interrupt(c.listener) // serve closes it
 	c.tasks.Wait()
 	c.release()
 	return nil

@@ -303,7 +303,14 @@ func (c *Cache[H]) transient(b []byte, access Access) (*Region[H], error) {
 // something to evict.
 func (c *Cache[H]) register(r *Region[H], mem []byte) (err error) {
 	r.handle, err = c.registrar.Register(mem, r.access)
-	if (errors.Is(err, syscall.ENOMEM) || errors.Is(err, syscall.ENOSPC)) && c.relieve(r.hi-r.lo) {
+	var needed uintptr
+	switch {
+	case errors.Is(err, syscall.ENOMEM):
+		needed = r.hi - r.lo
+	case errors.Is(err, syscall.ENOSPC):
+		needed = 1 // any region takes an entry
+	}
+	if needed > 0 && c.relieve(needed) {
 		r.handle, err = c.registrar.Register(mem, r.access)
 	}
 	if err == nil {

@@ -62,9 +62,9 @@ const closeTime = 100 * time.Millisecond
 // read or an accept of it, as the file would be closed there: call HangUp, and let the reader close.
 func Close(c io.Closer) { bounded(func() { _ = c.Close() }) }
 
-// EndAccept ends an accept of another goroutine, which closes the listener then. The file may be closed here: by whoever
-// uses it last.
-func EndAccept(l interface{ SetDeadline(t time.Time) error }) {
+// Interrupt ends the accept, or reads and writes, of another goroutine, which closes the listener or socket then. Unlike
+// HangUp it shows the other end nothing before. The file may be closed here: by whoever uses it last.
+func Interrupt(l interface{ SetDeadline(t time.Time) error }) {
 	bounded(func() { _ = l.SetDeadline(time.Now()) })
 }
 

@@ -123,8 +123,8 @@ func TestMoreThanExpectedIsClosed(t *testing.T) {
 // Closing a listener closes the descriptors in the queues of connections that were not accepted.
 func TestCloseOfAListenerDoesNotBlock(t *testing.T) {
 	t.Run("Close", func(t *testing.T) { closesListener(t, func(l net.Listener) { rights.Close(l) }) })
-	t.Run("EndAccept", func(t *testing.T) {
-		closesListener(t, func(l net.Listener) { rights.EndAccept(lastUser{l.(*net.UnixListener)}) })
+	t.Run("Interrupt", func(t *testing.T) {
+		closesListener(t, func(l net.Listener) { rights.Interrupt(lastUser{l.(*net.UnixListener)}) })
 	})
 }
 

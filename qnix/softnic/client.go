@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net"
 	"sync"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -25,7 +24,6 @@ type client struct {
 	over    chan struct{} // closed at the connection's end, which ends all waits
 	pending sync.WaitGroup
 
-	ending  sync.Mutex // one deregisters at a time
 	mu      sync.Mutex
 	process *process
 	busy    bool                     // it registers or deregisters
@@ -52,22 +50,13 @@ func (c *client) serve() {
 	}
 	close(c.over)
 	c.pending.Wait()
-	_ = c.deregister()
+	if c.process != nil {
+		c.process.end()
+	}
 	// Close last, so that a program that sees the end can register the name again.
 	rights.Close(c.conn)
 	c.closePidfd()
 }
-
-// hangUp ends the connection, at the end of the softnic. A client that sees the end takes its memory back, so the NIC
-// is done with that before.
-func (c *client) hangUp() {
-	_ = c.conn.SetWriteDeadline(time.Now().Add(hangUpTime)) // answers that are under way
-	_ = c.deregister()
-	rights.HangUp(c.conn) // serve closes it
-}
-
-// hangUpTime is how long a client may take to read its last answers.
-const hangUpTime = time.Second
 
 func (c *client) user() uint32 { return uint32(c.cred.uid) }
 

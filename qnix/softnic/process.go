@@ -215,10 +215,7 @@ func (p *process) free() {
 	p.client.nic.give(p.index, p.client.cred.uid)
 }
 
-// deregister ends the client's process. Afterwards the NIC accesses none of its memory.
 func (c *client) deregister() error {
-	c.ending.Lock()
-	defer c.ending.Unlock()
 	c.mu.Lock()
 	p := c.process
 	if p == nil || c.busy {

@@ -315,21 +315,24 @@ func TestClientsSeeTheEndAfterTheirDeregistration(t *testing.T) {
 	held := make(chan struct{})
 	release := sync.OnceFunc(func() { close(held) })
 	defer release()
-	c.pending.Go(func() { <-held }) // a deregistration waits for it
+	c.pending.Go(func() { <-held }) // the end of its process waits for it
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
 		_ = s.Close()
 	}()
-	until(t, "the client is being deregistered", func() bool {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return c.process == nil
+	<-c.over
+	raw, err := c.conn.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = raw.Control(func(fd uintptr) {
+		if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}, 0); n != 0 || err != nil {
+			t.Errorf("the softnic has hung up before it is done with the client's memory (poll: %d, %v)", n, err)
+		}
 	})
-	select {
-	case <-p.Outside():
-		t.Error("the client sees the end before the NIC is done with its memory")
-	default:
+	if err != nil {
+		t.Fatal(err)
 	}
 	release()
 	<-closed
