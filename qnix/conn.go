@@ -115,12 +115,6 @@ func (n *conn) posted(err error) bool {
 	return false
 }
 
-func (n *conn) kick() {
-	if err := n.ctx.proc.Kick(); err != nil {
-		n.ctx.nicFailed(err)
-	}
-}
-
 // OnClose implements kit.ConnHooks. From here on the background goroutine owns the connection.
 func (n *conn) OnClose(kit.State) {
 	c := n.ctx

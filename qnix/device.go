@@ -87,14 +87,6 @@ func details(i nic.Info) (list []driver.Detail) {
 	return list
 }
 
-// chooseDevice returns name, or the default path if name is empty.
-func chooseDevice(name string) string {
-	if name != "" {
-		return name
-	}
-	return nic.DefaultPath()
-}
-
 // openNIC opens a NIC. It first starts this user's softnic if the path is that of the softnic and none runs.
 func openNIC(path string, o options) (*nic.NIC, error) {
 	n, err := nic.Open(path)

@@ -3,6 +3,7 @@
 package qnix
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -46,7 +47,7 @@ func (qnixDriver) Query(h driver.Hints) (driver.NIC, error) {
 	if o.peers = h.Peers; h.MaxMessage > o.buffer && h.Options["buffer"] == "" {
 		o.buffer = min(h.MaxMessage, maxBuffer)
 	}
-	path := chooseDevice(h.Device)
+	path := cmp.Or(h.Device, nic.DefaultPath())
 	n, err := openNIC(path, o)
 	if err != nil {
 		return fail(err)

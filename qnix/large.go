@@ -177,7 +177,7 @@ func (l *large) ended() bool { return l.quiesce() }
 func (l *large) cancelSend(k int) {
 	if s := &l.out[k]; !s.asked && l.ctx.post(l.ctx.proc.CancelSend(l.sends.at+k)) {
 		s.asked = true
-		l.kick()
+		l.ctx.kick()
 	}
 }
 
@@ -185,7 +185,7 @@ func (l *large) cancelSend(k int) {
 func (l *large) cancelReceive(k int) {
 	if s := &l.in[k]; !s.asked && l.ctx.post(l.ctx.proc.CancelReceive(l.receives.at+k)) {
 		s.asked = true
-		l.kick()
+		l.ctx.kick()
 	}
 }
 

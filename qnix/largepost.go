@@ -50,7 +50,7 @@ func (l *large) StartRecv(p *driver.Packet, n int) (slot int, err error) {
 		return 0, driver.ErrBusy
 	}
 	l.ahead.Forget(p)
-	l.kick()
+	l.ctx.kick()
 	s.gen++
 	s.length, s.asked, l.next = n, false, k+1
 	rdv := rdvData{token: l.call.token, length: n, gen: s.gen, slot: k, tag: m.Tag}
@@ -151,7 +151,7 @@ func (l *large) StartSend(p *driver.Packet, n int) (slot int, err error) {
 	}
 	l.ahead.Forget(p)
 	l.launched(k)
-	l.kick()
+	l.ctx.kick()
 	return k, nil
 }
 

@@ -72,7 +72,7 @@ func TestCancelWhileTheSendIsPosted(t *testing.T) {
 		t.Fatal("the send is not posted")
 	}
 	l.launched(k)
-	l.kick()
+	l.ctx.kick()
 	until("the send ends", func() bool {
 		state, _ := s.doorbell.read()
 		return state == nic.Canceled

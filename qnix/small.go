@@ -249,7 +249,7 @@ func (s *small) credit() {
 	}
 	s.limitSent = s.posted
 	s.credits++
-	s.kick()
+	s.ctx.kick()
 }
 
 func (s *small) Pending() bool {

@@ -24,7 +24,7 @@ func (s *small) postSend(p *driver.Packet) error {
 		return err
 	}
 	if !s.Stalled() && s.Start(p) {
-		s.kick()
+		s.ctx.kick()
 		return nil
 	}
 	if err := s.Later(p); err != nil {
@@ -80,7 +80,7 @@ func (s *small) launch(n int) bool {
 	return true
 }
 
-func (s *small) Launch() { s.kick() }
+func (s *small) Launch() { s.ctx.kick() }
 
 func (s *small) Room() []byte {
 	if !s.mayStart() {
@@ -97,8 +97,8 @@ func (s *small) Filled(_ []byte, n int) error {
 		if s.State() != kit.StateUp {
 			return s.Failure("send")
 		}
-		s.kick()
+		s.ctx.kick()
 	}
-	s.kick()
+	s.ctx.kick()
 	return nil
 }

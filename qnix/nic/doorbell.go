@@ -109,8 +109,9 @@ func (p *Process) fill(l *contexts, i int, m *Message, short bool) (old uint64, 
 }
 
 // posted ends a post. If the queue was full, it restores the doorbell, whose length fits its earlier room.
-func (p *Process) posted(l *contexts, i int, old uint64, ok bool) error {
+func (p *Process) posted(l *contexts, i int, old uint64, next uint32, ok bool) error {
 	if ok {
+		p.published(next)
 		return nil
 	}
 	atomic.StoreUint32(&l.room[i], split(old).Len)

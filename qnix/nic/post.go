@@ -60,27 +60,27 @@ func (q *queue) publish(t uint32, command uint32) {
 	q.turn[t&(n-1)].Store(t + n)
 }
 
-// command posts a command that takes one entry.
-func (q *queue) command(command uint32, context int, size uint32, name *Name) bool {
+// command posts a command that takes one entry. next is the entry behind it.
+func (q *queue) command(command uint32, context int, size uint32, name *Name) (next uint32, ok bool) {
 	t, ok := q.claim(1)
 	if !ok {
-		return false
+		return 0, false
 	}
 	e := q.entry(t)
 	e.Context, e.Reserved, e.Size = uint16(context), 0, size
 	e.Name = *name
 	e.Pad = [32]byte{}
 	q.publish(t, command)
-	return true
+	return t + 1, true
 }
 
 // multicast posts a command with its names. The names are published first, so that the NIC finds them all.
-func (q *queue) multicast(command uint32, context int, names []Name) bool {
+func (q *queue) multicast(command uint32, context int, names []Name) (next uint32, ok bool) {
 	const each = abi.NamesPerCommand
 	more := uint32((len(names) + each - 1) / each)
 	t, ok := q.claim(1 + more)
 	if !ok {
-		return false
+		return 0, false
 	}
 	for k := more; k > 0; k-- {
 		e := (*abi.Names)(unsafe.Pointer(q.entry(t + k)))
@@ -94,7 +94,7 @@ func (q *queue) multicast(command uint32, context int, names []Name) bool {
 	e.Context, e.Reserved, e.Size = uint16(context), 0, uint32(len(names))
 	e.Name, e.Pad = [abi.NameLen]byte{}, [32]byte{}
 	q.publish(t, command)
-	return true
+	return t + 1 + more, true
 }
 
 var noName Name
@@ -118,7 +118,8 @@ func (p *Process) Post(c Command, i int, m *Message) error {
 	if err != nil {
 		return err
 	}
-	return p.posted(l, i, old, p.queue.command(uint32(c), i, 0, &noName))
+	next, ok := p.queue.command(uint32(c), i, 0, &noName)
+	return p.posted(l, i, old, next, ok)
 }
 
 // SendShort sends the first n bytes of SendRegion(i), with a doorbell.
@@ -144,7 +145,8 @@ func (p *Process) Broadcast(i int, group Name, m *Message, short bool) error {
 	if err != nil {
 		return err
 	}
-	return p.posted(&p.sends, i, old, p.queue.command(command, i, 0, &group))
+	next, ok := p.queue.command(command, i, 0, &group)
+	return p.posted(&p.sends, i, old, next, ok)
 }
 
 // Multicast is Broadcast to the named processes. It takes an entry of the Command Queue and one more for each three
@@ -161,7 +163,8 @@ func (p *Process) Multicast(i int, to []Name, m *Message, short bool) error {
 	if err != nil {
 		return err
 	}
-	return p.posted(&p.sends, i, old, p.queue.multicast(command, i, to))
+	next, ok := p.queue.multicast(command, i, to)
+	return p.posted(&p.sends, i, old, next, ok)
 }
 
 // JoinGroup joins a group. The doorbell of Send Context i rings when size processes have joined.
@@ -193,7 +196,8 @@ func (p *Process) groupCommand(command uint32, i int, group Name, size int) erro
 	}
 	// In these operations the field len is not a length.
 	atomic.StoreUint32(&p.sends.room[i], abi.MaxMessage)
-	return p.posted(&p.sends, i, old, p.queue.command(command, i, uint32(size), &group))
+	next, ok := p.queue.command(command, i, uint32(size), &group)
+	return p.posted(&p.sends, i, old, next, ok)
 }
 
 // CancelSend asks the NIC to give up the send of context i. The doorbell rings Canceled if the receiver had not granted
@@ -214,10 +218,20 @@ func (p *Process) cancel(command uint32, l *contexts, i int) error {
 	if p.Gone() {
 		return p.over()
 	}
-	if !p.queue.command(command, i, 0, &noName) {
+	next, ok := p.queue.command(command, i, 0, &noName)
+	if !ok {
 		return ErrBusy
 	}
+	p.published(next)
 	return nil
+}
+
+// published ends a post with the entry before next. If another goroutine has posted there meanwhile, its Kick may have
+// been too early: the NIC sleeps in front of the gap that was there.
+func (p *Process) published(next uint32) {
+	if p.queue.tail.Load() != next {
+		_ = p.Kick() // a NIC that is gone shows that to waits
+	}
 }
 
 // Kick wakes the NIC if it sleeps. Call it after one or several posts; the NIC then sees them all. It costs a load when

@@ -272,6 +272,35 @@ func TestKickWakesOnlyANICThatSleeps(t *testing.T) {
 	}
 }
 
+// A command that is published behind another goroutine's wakes the NIC, which sleeps in front of it after that one's Kick.
+func TestLatePostKicks(t *testing.T) {
+	f := newFake(t)
+	p := register(t, f, Config{})
+	kicked := func() bool {
+		_, err := unix.Read(f.wakeup, make([]byte, 8))
+		return err == nil
+	}
+	to := name(t, "peer")
+	late, ok := p.queue.claim(1)
+	if !ok {
+		t.Fatal("no room")
+	}
+	if err := p.SendShort(0, to, 1, 8); err != nil {
+		t.Fatal(err)
+	}
+	atomic.StoreUint32(&f.status().NeedWakeup, 1)
+	p.queue.publish(late, abi.CmdCancelSend)
+	if p.published(late + 1); !kicked() {
+		t.Error("the NIC sleeps on")
+	}
+	if err := p.SendShort(1, to, 1, 8); err != nil {
+		t.Fatal(err)
+	}
+	if kicked() {
+		t.Error("the last command wakes the NIC, which is left to Kick")
+	}
+}
+
 func TestDataPathDoesNotAllocate(t *testing.T) {
 	f := newFake(t)
 	p := register(t, f, Config{PoolEntries: 4})
