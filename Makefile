@@ -21,7 +21,7 @@ GROUPS   ?=
 BENCH    ?= .
 PERF_FLAGS ?=
 # The tests' groups, their flags and where they run stand in hack/test; TEST_FLAGS adds flags, GROUPS selects.
-export TEST_FLAGS TESTFLAGS DEV DURATION BASE
+export TEST_FLAGS TESTFLAGS DEV BASE
 
 # Directories, as "./dir", of the files that match a pattern.
 dirs_with = $(patsubst %/,%,$(sort $(dir $(shell grep -rlE --include='*_test.go' --exclude-dir=testdata '$(1)' .))))
@@ -142,7 +142,7 @@ soak: ## repeat the long tests (they read BYWASH_SOAK) and the fuzz targets for 
 	end=$$(( $$(date +%s) + seconds )); round=1; \
 	while :; do \
 		echo "soak round $$round"; \
-		SOAK_TIMEOUT=$$(( 2 * seconds + 1800 ))s hack/test soak; \
+		SOAK_SECONDS=$$seconds hack/test soak; \
 		$(MAKE) --no-print-directory fuzz FUZZTIME=1m; \
 		[ $$(date +%s) -lt $$end ] || break; \
 		round=$$(( round + 1 )); \

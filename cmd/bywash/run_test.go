@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/internal/lab/terminal"
 )
 
 // shells is a job of shells.
@@ -425,7 +427,7 @@ func TestTerminalStopsNoRank(t *testing.T) {
 
 // A launcher that begins in the background of its terminal passes on what is typed when it is in the foreground.
 func TestRank0ReadsTheTerminalInTheForeground(t *testing.T) {
-	user, program := newTerminal(t)
+	user, program := terminal.New(t)
 	cmd := exec.Command("sh", "-c", `set -m; /proc/$PPID/exe run -n 1 sh -c 'echo up; read x; echo got $x' & read go; fg`)
 	cmd.Env = bywash().Env
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = program, program, program

@@ -6,41 +6,12 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
+	"github.com/bywash/bywash/internal/lab/terminal"
 )
-
-// newTerminal returns both ends of a terminal: what is written to the first is typed, and what programs print is read
-// from it; programs get the second.
-func newTerminal(t *testing.T) (user, program *os.File) {
-	t.Helper()
-	user, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Skipf("needs pseudo-terminals: %v", err)
-	}
-	t.Cleanup(func() { user.Close() })
-	fd := int(user.Fd())
-	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	number, err := unix.IoctlGetUint32(fd, unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Skipf("needs pseudo-terminals: %v", err)
-	}
-	t.Cleanup(func() { program.Close() })
-	if err := unix.IoctlSetWinsize(int(program.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 200}); err != nil {
-		t.Fatal(err)
-	}
-	return user, program
-}
 
 // screen returns the lines that a terminal shows in the end.
 func screen(t *testing.T, printed string) string {
@@ -70,7 +41,7 @@ func screen(t *testing.T, printed string) string {
 // onTerminal runs a command whose standard error, and output unless it has one, are a terminal.
 func onTerminal(t *testing.T, cmd *exec.Cmd) (shown string) {
 	t.Helper()
-	user, program := newTerminal(t)
+	user, program := terminal.New(t)
 	cmd.Stderr = program
 	if cmd.Stdout == nil {
 		cmd.Stdout = program

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/bywash/bywash/internal/lab/terminal"
 )
 
 // fakeGo is a go command whose tests are the tiny module's, that cannot build with -asan, and that builds gotestsum once
@@ -29,7 +31,7 @@ exec "$REAL_GO" "$@"
 
 // fakeKmod is a hack/kmod that has no headers, or no module that builds.
 const fakeKmod = `#!/bin/sh
-[ "$TINY_CASE" != "no headers" ] || { echo "vm: no archive here" >&2; exit 3; }
+case $TINY_CASE in "no headers"*) echo "vm: no archive here" >&2; exit 3 ;; esac
 printf 'nic.c: In function f:\nnic.c:1: error: tiny\nnic.c:2: error: another\n' >&2
 exit 1
 `
@@ -186,6 +188,9 @@ func script(t *testing.T, bin, what string, args ...string) *exec.Cmd {
 	cmd.Env = append(os.Environ(), "PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"), "REAL_GO="+realGo, "TINY="+dir,
 		"BYWASH_BIN="+bin, "BYWASH_KMOD="+filepath.Join(dir, "bin/kmod"), "DEV=none", "TESTFLAGS="+flags, "TINY_CASE="+what, "TINY_MARK="+filepath.Join(dir, "mark"),
 		"CHILDREN="+filepath.Join(bin, "children"), "GOFLAGS=")
+	if what == "no headers, which is no failure" {
+		cmd.Env = append(cmd.Env, "BYWASH_SKIP=-skip")
+	}
 	return cmd
 }
 
@@ -218,7 +223,8 @@ func TestSummary(t *testing.T) {
 		{"panics", "hw", 1, "2 passed, 1 failed, 0 skipped", []string{"panic: tiny", "TestSub/bad\t[hw]"}},
 		{"hangs", "hw", 1, "2 passed, 1 failed, 0 skipped", []string{"test timed out after 3s", "TestSub/bad\t[hw]"}},
 		{"outside", "hw", 1, "14 passed, 1 failed, 1 skipped", []string{"what TestMain found", "tiny/verbs\t\t[hw]"}},
-		{"no headers", "hw kmod-6.1", 0, "14 passed, 0 failed, 2 skipped", []string{"1 no headers of kernel 6.1: vm: no archive here"}},
+		{"no headers", "hw kmod-6.1", 1, "14 passed, 1 failed, 1 skipped", []string{"no headers of kernel 6.1: vm: no archive here"}},
+		{"no headers, which is no failure", "hw kmod-6.1", 0, "14 passed, 0 failed, 2 skipped", []string{"1 no headers of kernel 6.1: vm: no archive here"}},
 		{"module does not build", "kmod-6.1", 1, "0 passed, 1 failed, 0 skipped",
 			[]string{"the module does not build for kernel 6.1: nic.c:1: error: tiny\n", "Failed:\n  all of kmod-6.1\tTests\t[kmod-6.1]\n"}},
 		{"wrong usage", "hw", 1, "0 passed, 1 failed, 0 skipped", []string{`invalid value "x"`}},
@@ -265,15 +271,16 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// An interrupt reaches the tests of every lane, the summary so far is printed, and nothing is left running.
+// An interrupt reaches the tests of every lane, also one that is typed; the summary so far is printed, and nothing is left
+// running.
 func TestInterruptEndsEveryLane(t *testing.T) {
 	bin := t.TempDir()
 	for _, tt := range []struct {
 		args, what string
-		signal     syscall.Signal
+		signal     syscall.Signal // 0: Ctrl-C is typed at the terminal
 		last       string
 	}{
-		{"group hw ++ unauthenticated", "is interrupted", syscall.SIGINT, "1 passed, 2 failed, 0 skipped"},
+		{"group hw ++ unauthenticated", "is interrupted", 0, "1 passed, 2 failed, 0 skipped"},
 		{"group hw unauthenticated", "is interrupted", syscall.SIGTERM, "1 passed, 2 failed, 0 skipped"},
 		{"group hw", "holds on", syscall.SIGINT, "1 passed, 1 failed, 0 skipped"},
 	} {
@@ -284,11 +291,22 @@ func TestInterruptEndsEveryLane(t *testing.T) {
 			cmd := script(t, bin, tt.what, strings.Fields(tt.args)...)
 			children := filepath.Join(bin, "children")
 			os.Remove(children)
+			var user *os.File
+			if tt.signal == 0 {
+				var program *os.File
+				user, program = terminal.New(t)
+				cmd.Stdin, cmd.Stderr = program, program // bash looks at the latter
+				cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+			}
 			out, stop := startScript(t, cmd)
 			defer stop()
 			lanes := strings.Count(tt.args, "++") + 1
 			waitFor(t, "the tests to run", func() bool { text, _ := os.ReadFile(children); return bytes.Count(text, []byte("\n")) == lanes })
-			if err := cmd.Process.Signal(tt.signal); err != nil {
+			interrupt := func() error { return cmd.Process.Signal(tt.signal) }
+			if tt.signal == 0 {
+				interrupt = func() error { _, err := user.WriteString("\x03"); return err }
+			}
+			if err := interrupt(); err != nil {
 				t.Fatal(err)
 			}
 			text, _ := io.ReadAll(out)
@@ -324,7 +342,9 @@ func logOutput(t *testing.T, text []byte) {
 
 func startScript(t *testing.T, cmd *exec.Cmd) (out io.Reader, stop func()) {
 	t.Helper()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

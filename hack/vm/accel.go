@@ -20,7 +20,7 @@ import (
 const kvmTrial = 10 * time.Second
 
 // chooseAccel returns "kvm" if that really works, otherwise "tcg". The answer is kept in the cache until this machine's
-// kernel, processor or QEMU changes.
+// kernel, processor or QEMU changes, "tcg" for a day: a trial may have failed because the machine was busy.
 func chooseAccel(ctx context.Context, cache string, k *kernel) (string, error) {
 	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
 	if err != nil {
@@ -32,12 +32,14 @@ func chooseAccel(ctx context.Context, cache string, k *kernel) (string, error) {
 		return "", err
 	}
 	file, key := filepath.Join(cache, "accel"), machineKey(qemu)
-	if known, err := os.ReadFile(file); err == nil {
-		if accel, ok := strings.CutPrefix(strings.TrimSpace(string(known)), key+" "); ok {
+	if st, err := os.Stat(file); err == nil {
+		known, _ := os.ReadFile(file)
+		accel, ok := strings.CutPrefix(strings.TrimSpace(string(known)), key+" ")
+		if ok && (accel == "kvm" || time.Since(st.ModTime()) < 24*time.Hour) {
 			return accel, nil
 		}
 	}
-	say("trying KVM, once, for %v", kvmTrial)
+	say("trying KVM for %v", kvmTrial)
 	accel := "tcg"
 	works, err := bootsUnderKVM(ctx, k)
 	if err != nil {
