@@ -12,8 +12,8 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gopacket/gopacket"
@@ -22,7 +22,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/internal/stat"
 )
 
@@ -31,7 +30,8 @@ past the kernel, where tcpdump does not see them, to a pcapng file for Wireshark
 It captures from the processes that bywash stat shows: those of this user (all,
 as root) in this network namespace, or only those with the given ids. Without ids
 it includes processes that start later. A process takes part in at most eight
-captures at a time. Of the drivers, afxdp sends frames past the kernel.
+captures at a time, each of at most 64 NICs. Of the drivers, afxdp sends frames
+past the kernel.
 
 It ends after Ctrl-C, after -c frames, after --duration, or when all processes
 with the given ids have ended, and then reports the number of frames.
@@ -53,14 +53,14 @@ directory.`
 
 const captureExample = `  bywash capture -o run.pcapng                      all frames, until Ctrl-C
   bywash capture -o - | wireshark -k -i - -X lua_script:hack/wireshark/bywash.lua
-  bywash capture -o run.pcapng -d afxdp -c 1000 --snap 128 4711
+  bywash capture -o run.pcapng -c 1000 --snap 128 4711
   tshark -X lua_script:hack/wireshark/bywash.lua -r run.pcapng`
 
 type captureFlags struct {
-	out, driver, device string
-	snap                int
-	count               int64
-	duration            time.Duration
+	out, device string
+	snap        int
+	count       int64
+	duration    time.Duration
 }
 
 func captureCommand() *cobra.Command {
@@ -86,12 +86,10 @@ func captureCommand() *cobra.Command {
 	fl := cmd.Flags()
 	fl.SortFlags = false
 	fl.StringVarP(&f.out, "output", "o", "", "`file` to write; - is standard output")
-	fl.StringVarP(&f.driver, "driver", "d", "", "only NICs of this `driver`")
 	fl.StringVar(&f.device, "dev", "", "only NICs of this `name`")
 	fl.IntVar(&f.snap, "snap", 0, "store at most this many `bytes` of each frame")
 	fl.Int64VarP(&f.count, "count", "c", 0, "end after this many `frames`")
 	fl.DurationVar(&f.duration, "duration", 0, "end after this `time`")
-	completeList(cmd, "driver", driver.Names())
 	return cmd
 }
 
@@ -120,10 +118,8 @@ func (f *captureFlags) request(cmd *cobra.Command) (r stat.CaptureRequest, err e
 		return r, usagef("-c %d: it is at least 1", f.count)
 	case changed("duration") && f.duration <= 0:
 		return r, usagef("--duration %s: it is more than 0", f.duration)
-	case f.driver != "" && !slices.Contains(driver.Names(), f.driver):
-		return r, usagef("-d %q: drivers are %s", f.driver, strings.Join(driver.Names(), ", "))
 	}
-	return stat.CaptureRequest{Driver: f.driver, Device: f.device, Snap: f.snap}, nil
+	return stat.CaptureRequest{Device: f.device, Snap: f.snap}, nil
 }
 
 func (f *captureFlags) run(cmd *cobra.Command, pids []int, req stat.CaptureRequest) error {
@@ -135,7 +131,8 @@ func (f *captureFlags) run(cmd *cobra.Command, pids []int, req stat.CaptureReque
 	}
 	c := &capture{
 		stderr: cmd.ErrOrStderr(), req: req, pids: pids, count: f.count, done: done,
-		seen: make(map[stat.Endpoint]bool), attached: make(map[int]bool), running: make(map[*stat.Stream]struct{}),
+		seen: make(map[stat.Endpoint]bool), attached: make(map[int]bool), refused: make(map[int]error),
+		running: make(map[*stat.Stream]struct{}),
 	}
 	// A file from earlier is kept until it is certain that there will be a capture.
 	if err := c.begin(); err != nil {
@@ -147,17 +144,64 @@ func (f *captureFlags) run(cmd *cobra.Command, pids []int, req stat.CaptureReque
 		c.stop()
 		return err
 	}
-	c.out = bufio.NewWriterSize(out, 1<<20)
-	err = errors.Join(c.run(ctx), c.finish())
+	w := &watchedWriter{to: out}
+	c.out = bufio.NewWriterSize(w, 1<<20)
+	ended := make(chan error, 1)
+	go func() { ended <- errors.Join(c.run(ctx), c.finish()) }()
+	if err = w.await(ctx, ended); err == errStuck {
+		return fmt.Errorf("write %s: its reader took nothing for %v", f.out, stuckTime)
+	}
 	if f.out != "-" {
 		err = errors.Join(err, out.Close())
 	}
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(c.stderr, "bywash: %d frames of %d NICs, %d more dropped, in %s\n",
-		c.taken, len(c.nics), c.dropped(), f.out)
+	hint := ""
+	if len(c.nics) == 0 {
+		hint = " (only afxdp sends frames past the kernel)"
+	}
+	_, err = fmt.Fprintf(c.stderr, "bywash: %d frames of %d NICs, %d more dropped, in %s%s\n",
+		c.taken, len(c.nics), c.dropped(), f.out, hint)
 	return err
+}
+
+// stuckTime is for how long the reader of a pipe may take nothing after the end of the capture.
+const stuckTime = 5 * time.Second
+
+var errStuck = errors.New("nothing is written")
+
+// watchedWriter counts the bytes that are written.
+type watchedWriter struct {
+	to      io.Writer
+	written atomic.Int64
+}
+
+func (w *watchedWriter) Write(b []byte) (int, error) {
+	n, err := w.to.Write(b)
+	w.written.Add(int64(n))
+	return n, err
+}
+
+// await returns what ended brings. After ctx has ended it waits only while bytes are written, or for stuckTime.
+func (w *watchedWriter) await(ctx context.Context, ended <-chan error) error {
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	for before := w.written.Load(); ; {
+		select {
+		case err := <-ended:
+			return err
+		case <-time.After(stuckTime):
+		}
+		n := w.written.Load()
+		if n == before {
+			return errStuck
+		}
+		before = n
+	}
 }
 
 // open opens the output, of which only the owner can read a file: messages are nobody else's business.
@@ -187,7 +231,7 @@ type capture struct {
 
 	seen     map[stat.Endpoint]bool // not to be asked again
 	attached map[int]bool           // processes, by their ids
-	refused  error                  // of a process that was named
+	refused  map[int]error          // of processes that were named
 	streams  sync.WaitGroup
 	fresh    []freshStream             // that nobody follows yet
 	running  map[*stat.Stream]struct{} // guarded by mu
@@ -220,6 +264,14 @@ func (c *capture) begin() error {
 	if err := c.scan(); err != nil {
 		return err
 	}
+	if len(c.pids) == 0 {
+		return nil
+	}
+	for _, f := range c.fresh {
+		if err := f.s.Await(); err != nil {
+			return err
+		}
+	}
 	return c.missing()
 }
 
@@ -227,6 +279,7 @@ func (c *capture) begin() error {
 func (c *capture) run(ctx context.Context) (err error) {
 	tick := time.NewTicker(captureScan)
 	defer tick.Stop()
+	var rest time.Time // no scan before
 	c.followFresh()
 	if len(c.attached) == 0 {
 		fmt.Fprintln(c.stderr, "bywash: no process here can be captured from yet; waiting for one")
@@ -235,11 +288,13 @@ func (c *capture) run(ctx context.Context) (err error) {
 		select {
 		case <-ctx.Done():
 			err = context.Canceled
-		case <-tick.C:
-			if err = c.scan(); err == nil {
+		case start := <-tick.C:
+			if len(c.pids) == 0 && start.After(rest) {
+				err = c.scan()
 				c.followFresh()
-				err = c.flush()
+				rest = start.Add(20 * time.Since(start)) // the kernel's list of sockets may be long
 			}
+			err = cmp.Or(err, c.flush())
 		}
 	}
 	c.stop()
@@ -287,9 +342,9 @@ func (c *capture) scan() error {
 		if err != nil {
 			// The process may have ended, or not listen yet; or the socket is another user's: anybody can make one with
 			// such a name.
-			c.seen[e] = errors.Is(err, stat.ErrForeign)
+			c.seen[e] = errors.Is(err, stat.ErrForeign) || errors.Is(err, stat.ErrUser)
 			if len(c.pids) > 0 {
-				c.refused = err
+				c.refused[e.PID] = err
 			}
 			continue
 		}
@@ -299,14 +354,15 @@ func (c *capture) scan() error {
 	return nil
 }
 
+// missing returns the error of a process that was named and is not captured from.
 func (c *capture) missing() error {
 	for _, pid := range c.pids {
 		switch {
 		case c.attached[pid]:
-		case c.refused != nil:
-			return c.refused
+		case c.refused[pid] != nil:
+			return c.refused[pid]
 		default:
-			return fmt.Errorf("process %d cannot be captured: it must run as this user and have joined a session, without BYWASH_STAT=off, or have called Serve of driver/stat", pid)
+			return noAnswer(pid)
 		}
 	}
 	return nil

@@ -131,7 +131,7 @@ func TestCaptureShowsATransfer(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o644); err != nil { // an earlier one, which others may read
 		t.Fatal(err)
 	}
-	c := startCapture(t, e, "-o", file, "-d", "afxdp")
+	c := startCapture(t, e, "-o", file)
 	c.transfer(t, e)
 	if err := c.cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
@@ -295,8 +295,65 @@ func TestCaptureThatFailsKeepsTheFile(t *testing.T) {
 	if err := os.WriteFile(name, []byte("earlier"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	code, _, stderr := status(t, bywash("capture", "-o", name, "1"))
-	if b, err := os.ReadFile(name); code != exitFailure || string(b) != "earlier" {
-		t.Errorf("status %d, %q; the file has %q, %v", code, stderr, b, err)
+	check := func(pid, want string) {
+		t.Helper()
+		code, _, stderr := status(t, bywash("capture", "-o", name, pid))
+		if b, err := os.ReadFile(name); code != exitFailure || string(b) != "earlier" || !strings.Contains(stderr, want) {
+			t.Errorf("status %d, %q, want %q; the file has %q, %v", code, stderr, want, b, err)
+		}
+	}
+	check("1", "does not answer")
+	server, err := stat.Serve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	ends, err := stat.Captures()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range ends {
+		for range 8 {
+			if e.PID != os.Getpid() {
+				continue
+			}
+			s, err := stat.Capture(e, stat.CaptureRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			if err := s.Await(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	check(strconv.Itoa(os.Getpid()), "refused")
+}
+
+// A capture into a pipe that nobody reads ends in time, too.
+func TestCaptureEndsThoughNobodyReads(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	size, err := unix.FcntlInt(w.Fd(), unix.F_GETPIPE_SZ, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(make([]byte, size)); err != nil {
+		t.Fatal(err)
+	}
+	cmd := bywash("capture", "-o", "-", "--dev", "there-is-none", "--duration", "50ms")
+	var stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = w, &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() }).Stop()
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != exitFailure || !strings.Contains(stderr.String(), "took nothing") {
+		t.Errorf("status %d, %q; want %d and why", code, stderr.String(), exitFailure)
 	}
 }

@@ -63,7 +63,7 @@ func TestWrongUseIsOneLineAndStatus2(t *testing.T) {
 		"perf -d sock-tcp --option path=cma", "perf -d session --option rails=shm", "perf -d session --dev lo", "perf -d session,tcp --dev lo", "perf -d shm --secret-file x", "perf -d unix", "perf -d udp", "perf -d shm --ranks 4", "perf -d session -t tag-lat --ranks 4", "perf -d session -t multi-pair --ranks 3",
 		"perf -d session -t all-to-all --ranks 0", "perf -d session -t all-to-all --ranks 1000", "help nonsense", "help perf x",
 		"run", "run true", "run -n 2", "run -n 0 true", "run -n x true", "run -n 70000 true", "run --nonsense true", "run -n 1 --grace -1s true",
-		"capture", "capture -o x y", "capture -o x -d nonsense", "capture -o x --snap 0", "capture -o x -c 0", "capture -o x --duration 0s",
+		"capture", "capture -o x y", "capture -o x --snap 0", "capture -o x -c 0", "capture -o x --duration 0s",
 		"capture -o x 0",
 		"softnic x", "softnic --nics 0", "softnic --nics 2 --socket a", "softnic --peer a", "softnic --key-file x", "softnic --listen :0", "softnic --idle -1s", "softnic --nics 65", "softnic --first 0x", "softnic --first 70000", "softnic --first 0", "softnic --first -1", "softnic --packet-size 1", "softnic --max-per-user -1", "softnic --listen :99999 --key-file x", "softnic --listen :0 --key-file x --peer a:99999",
 	} {

@@ -48,15 +48,34 @@ process a line.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a process and line")
-	cmd.Flags().DurationVarP(&interval, "watch", "w", 0, "repeat every `interval`, until Ctrl-C")
+	cmd.Flags().DurationVarP(&interval, "watch", "w", 0, "repeat every `interval`, until Ctrl-C or the processes have ended")
 	return cmd
 }
 
+// watch shows the counters once, or again and again until the processes that were named have ended. Each must have
+// answered once.
 func watch(ctx context.Context, w io.Writer, pids []int, asJSON bool, interval time.Duration) error {
-	for {
-		if err := showStat(ctx, w, pids, asJSON); err != nil || interval == 0 {
+	for first := true; ; first = false {
+		answered, err := showStat(ctx, w, pids, asJSON)
+		if err != nil {
 			return err
 		}
+		var left []int
+		for _, pid := range pids {
+			ok, there := answered[pid]
+			switch {
+			case first && !ok:
+				return noAnswer(pid)
+			case there:
+				left = append(left, pid)
+			default:
+				fmt.Fprintf(os.Stderr, "bywash: process %d has ended\n", pid)
+			}
+		}
+		if interval == 0 || len(pids) > 0 && len(left) == 0 {
+			return nil
+		}
+		pids = left
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -92,21 +111,25 @@ func ask(ctx context.Context, ends []stat.Endpoint) ([]answer, error) {
 	return answers, context.Cause(ctx)
 }
 
-func showStat(ctx context.Context, w io.Writer, pids []int, asJSON bool) error {
+// showStat prints the counters of the processes that answer. It returns the processes that there are, and whether each
+// has answered.
+func showStat(ctx context.Context, w io.Writer, pids []int, asJSON bool) (answered map[int]bool, err error) {
 	ends, err := stat.List()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if len(pids) > 0 {
 		ends = slices.DeleteFunc(ends, func(e stat.Endpoint) bool { return !slices.Contains(pids, e.PID) })
 	}
 	answers, err := ask(ctx, ends)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	found := map[int]bool{}
+	answered = map[int]bool{}
+	none := true
 	for _, a := range answers {
 		p, err := a.p, a.err
+		answered[a.pid] = answered[a.pid] || err == nil // another process may use a name with this id
 		if err != nil {
 			// It may have ended since, or belong to somebody else.
 			if len(pids) > 0 {
@@ -114,26 +137,24 @@ func showStat(ctx context.Context, w io.Writer, pids []int, asJSON bool) error {
 			}
 			continue
 		}
-		found[a.pid] = true
+		none = false
 		if asJSON {
 			err = json.NewEncoder(w).Encode(p)
 		} else {
 			err = printProcess(w, p)
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 	}
-	for _, pid := range pids {
-		if !found[pid] {
-			return fmt.Errorf("process %d does not answer: it must run as this user and have joined a session, without BYWASH_STAT=off, or have called Serve of driver/stat", pid)
-		}
-	}
-	if len(found) == 0 && !asJSON {
+	if none && len(pids) == 0 && !asJSON {
 		_, err = fmt.Fprintln(w, "no process here answers (programs that have joined a session do, unless BYWASH_STAT=off)")
-		return err
 	}
-	return nil
+	return answered, err
+}
+
+func noAnswer(pid int) error {
+	return fmt.Errorf("process %d does not answer: it must run as this user and have joined a session, without BYWASH_STAT=off, or have called Serve of driver/stat", pid)
 }
 
 func printProcess(w io.Writer, p *stat.Process) error {
@@ -161,6 +182,9 @@ func printProcess(w io.Writer, p *stat.Process) error {
 		for _, n := range names {
 			fmt.Fprintf(tw, "    %s\t%d\n", n, all[n])
 		}
+	}
+	if p.Omitted > 0 {
+		fmt.Fprintf(tw, "  and %d contexts more\n", p.Omitted)
 	}
 	return tw.Flush()
 }

@@ -16,6 +16,8 @@ const (
 	captureVersion = 3
 	maxCaptures    = 8 // at a time, of one process
 	maxInterfaces  = 1 << 16
+	maxFeeds       = 64 // interfaces at a time, each with a ring
+	maxName        = 255
 	maxRequest     = 4096
 	capturePause   = time.Millisecond // between two looks when there is nothing
 )
@@ -23,7 +25,6 @@ const (
 // CaptureRequest selects frames. The zero value selects all frames, in full length.
 type CaptureRequest struct {
 	Version int    `json:"version"`          // set by Capture
-	Driver  string `json:"driver,omitempty"` // only of this driver
 	Device  string `json:"device,omitempty"` // only of NICs of this name
 	Snap    int    `json:"snap,omitempty"`   // at most so many bytes of a frame; 0: all
 }
@@ -44,6 +45,7 @@ type capturing struct {
 
 	mu    sync.Mutex
 	feeds []*feed // by their numbers; nil: closed, and all is sent
+	live  int     // how many are not nil
 }
 
 // serveCapture reads a request, and streams until the other side has closed its
@@ -110,7 +112,7 @@ func (x *capturing) readRequest() error {
 
 // watch attaches to a NIC that is opened, and detaches from one that is closed.
 func (x *capturing) watch(t *kit.Tap, open bool) {
-	if x.req.Driver != "" && x.req.Driver != t.Driver || x.req.Device != "" && x.req.Device != t.Device {
+	if x.req.Device != "" && x.req.Device != t.Device {
 		return
 	}
 	x.mu.Lock()
@@ -124,7 +126,8 @@ func (x *capturing) watch(t *kit.Tap, open bool) {
 		}
 		return
 	}
-	if len(x.feeds) < maxInterfaces {
+	if len(x.feeds) < maxInterfaces && x.live < maxFeeds {
+		x.live++
 		f := &feed{tap: t, number: uint16(len(x.feeds)), snap: x.req.Snap, ring: make([]byte, ringSize)}
 		x.feeds = append(x.feeds, f)
 		t.Attach(f)
@@ -152,6 +155,7 @@ func (x *capturing) round() (sum int, err error) {
 		if f.done {
 			x.mu.Lock()
 			x.feeds[k] = nil
+			x.live--
 			x.mu.Unlock()
 		}
 	}

@@ -114,6 +114,18 @@ func TestCaptureThatIsRefused(t *testing.T) {
 	}
 }
 
+// A reader that does not read holds up the memory of so many NICs only.
+func TestCaptureHasABoundOfNICs(t *testing.T) {
+	x := &capturing{live: maxFeeds - 1}
+	first, second := newTap(t, "eth0"), newTap(t, "eth1")
+	x.watch(first, true)
+	x.watch(second, true)
+	if first.Sinks() == nil || second.Sinks() != nil {
+		t.Errorf("%d NICs, and %d more: captured from %v and %v", maxFeeds-1, 2, first.Sinks() != nil, second.Sinks() != nil)
+	}
+	x.watch(first, false)
+}
+
 // rest stops a capture and reads on until its end; counts are those of one interface.
 func rest(t *testing.T, s *Stream, number uint16) (frames int, counts Counts) {
 	t.Helper()
@@ -171,7 +183,7 @@ func TestCaptureCarriesFramesOfNICsNowAndLater(t *testing.T) {
 func TestCaptureChooses(t *testing.T) {
 	newTap(t, "eth0")
 	eth1 := newTap(t, "eth1")
-	s := captureSelf(t, CaptureRequest{Driver: "toy", Device: "eth1", Snap: 4})
+	s := captureSelf(t, CaptureRequest{Device: "eth1", Snap: 4})
 	if r := mustNext(t, s); r.Interface == nil || r.Interface.Device != "eth1" {
 		t.Fatalf("%+v, want eth1", r)
 	}
@@ -402,6 +414,11 @@ func FuzzStream(f *testing.F) {
 	}
 	a, _ := frame.unread()
 	f.Add(slices.Concat(intro, a, frame.counts()))
+	long, err := (&feed{tap: &kit.Tap{Driver: "afxdp", Device: strings.Repeat("x", maxName+1)}}).announcement()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(long)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := newStream(nil, bytes.NewReader(b), 1)
 		for {
@@ -411,6 +428,9 @@ func FuzzStream(f *testing.F) {
 			}
 			if i := r.Interface; i != nil && strings.ContainsAny(i.Driver+i.Device, "\x1b\n\r\x00") {
 				t.Fatalf("control characters in %+v", i)
+			}
+			if i := r.Interface; i != nil && max(len(i.Driver), len(i.Device)) > maxName {
+				t.Fatalf("names of %d and %d bytes", len(i.Driver), len(i.Device))
 			}
 			if len(r.Frame) > r.Length || !r.Ready && int(r.Number) >= s.known {
 				t.Fatalf("%+v", r)

@@ -48,6 +48,7 @@ type Process struct {
 	PID      int       `json:"pid"`
 	Command  string    `json:"command"`
 	Contexts []Context `json:"contexts"`
+	Omitted  int       `json:"omitted,omitempty"` // contexts for which an answer has no room
 }
 
 type server struct {
@@ -200,9 +201,6 @@ func self() *Process {
 	}
 	p := &Process{Version: version, PID: os.Getpid(), Command: filepath.Base(name), Contexts: []Context{}}
 	for _, c := range driver.Contexts() {
-		if len(p.Contexts) == maxContexts {
-			break
-		}
 		props := c.Properties()
 		x := Context{Driver: props.Driver, Device: props.Device, Track: props.Track.String(), URL: c.URL()}
 		c.Counters(&x.Counters)
@@ -211,6 +209,8 @@ func self() *Process {
 	slices.SortFunc(p.Contexts, func(a, b Context) int {
 		return strings.Compare(a.Driver+" "+a.Track+" "+a.URL, b.Driver+" "+b.Track+" "+b.URL)
 	})
+	p.Omitted = max(0, len(p.Contexts)-maxContexts)
+	p.Contexts = p.Contexts[:len(p.Contexts)-p.Omitted]
 	return p
 }
 
@@ -255,10 +255,7 @@ func parseUnix(b []byte, prefix string) []Endpoint {
 		if raw, err := hex.DecodeString(tail); err != nil || len(raw) != 8 {
 			continue
 		}
-		e := Endpoint{PID: int(pid), name: name}
-		if !slices.Contains(out, e) {
-			out = append(out, e)
-		}
+		out = append(out, Endpoint{PID: int(pid), name: name})
 	}
 	slices.SortFunc(out, func(a, b Endpoint) int {
 		if a.PID != b.PID {
@@ -266,11 +263,16 @@ func parseUnix(b []byte, prefix string) []Endpoint {
 		}
 		return strings.Compare(a.name, b.name)
 	})
-	return out
+	return slices.Compact(out)
 }
 
-// ErrForeign means that an endpoint is not of the process that its name contains, or is of another user.
-var ErrForeign = errors.New("process ID does not match the socket name")
+// Errors of an endpoint.
+var (
+	// ErrForeign means that it is not of the process whose id its name contains.
+	ErrForeign = errors.New("another process uses the name of its socket (one in another pid namespace?)")
+	// ErrUser means that only the process's user and root may ask it.
+	ErrUser = errors.New("it is of another user: ask as that user, or as root")
+)
 
 // dial connects to an endpoint and checks the process and user that answer.
 func dial(e Endpoint) (*net.UnixConn, error) {
@@ -284,8 +286,12 @@ func dial(e Endpoint) (*net.UnixConn, error) {
 		return nil, ErrForeign
 	}
 	cred, err := rights.Peer(c)
-	if err == nil && (int(cred.Pid) != e.PID || os.Geteuid() != 0 && int(cred.Uid) != os.Geteuid()) {
+	switch {
+	case err != nil:
+	case int(cred.Pid) != e.PID:
 		err = ErrForeign
+	case os.Geteuid() != 0 && int(cred.Uid) != os.Geteuid():
+		err = ErrUser
 	}
 	if err != nil {
 		c.Close()
@@ -294,7 +300,7 @@ func dial(e Endpoint) (*net.UnixConn, error) {
 	return c, nil
 }
 
-// Read asks a process for its counters, and blocks until it answers. It fails with ErrForeign, with the kernel's error
+// Read asks a process for its counters, and blocks until it answers. It fails with ErrForeign or ErrUser, with the kernel's error
 // if the process is gone, and with a description of the defect if the answer is malformed.
 func Read(e Endpoint) (*Process, error) {
 	c, err := dial(e)
@@ -330,8 +336,8 @@ func parse(b []byte) (*Process, error) {
 	if p.Version != version {
 		return nil, fmt.Errorf("version %d, this program knows %d", p.Version, version)
 	}
-	if len(p.Contexts) > maxContexts {
-		return nil, fmt.Errorf("%d contexts", len(p.Contexts))
+	if len(p.Contexts) > maxContexts || p.Omitted < 0 {
+		return nil, fmt.Errorf("%d contexts, %d omitted", len(p.Contexts), p.Omitted)
 	}
 	if p.Contexts == nil {
 		p.Contexts = []Context{}

@@ -71,6 +71,20 @@ func newStream(c *net.UnixConn, r io.Reader, pid int) *Stream {
 	return &Stream{conn: c, pid: pid, r: bufio.NewReaderSize(r, 1<<20)}
 }
 
+// Await blocks until the process accepts the capture. It fails with ErrRefused if it does not, and after 2 s.
+func (s *Stream) Await() error {
+	_ = s.conn.SetReadDeadline(time.Now().Add(timeout))
+	_, err := s.r.Peek(1)
+	_ = s.conn.SetReadDeadline(time.Time{})
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Errorf("capture from process %d: it does not answer", s.pid)
+	}
+	return s.failure(err)
+}
+
 // Stop asks the process to end the capture. Frames on their way, and the last counts, still arrive for at most 2 s.
 func (s *Stream) Stop() {
 	_ = s.conn.SetReadDeadline(time.Now().Add(timeout))
@@ -140,6 +154,9 @@ func (s *Stream) announced(r Record, b []byte) (Record, error) {
 	i := &Interface{}
 	if err := json.Unmarshal(b[8:][:n], i); err != nil {
 		return Record{}, s.damaged("announcement of interface %d: %v", r.Number, err)
+	}
+	if len(i.Driver) > maxName || len(i.Device) > maxName { // a file has no room for longer ones
+		return Record{}, s.damaged("announcement of interface %d: names of %d and %d bytes", r.Number, len(i.Driver), len(i.Device))
 	}
 	i.Driver, i.Device = printable(i.Driver), printable(i.Device)
 	s.known++

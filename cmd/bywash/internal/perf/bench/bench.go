@@ -154,7 +154,6 @@ type Setup struct {
 	Lead  bool
 	Local bool   // all ranks on one machine
 	Peer  string // HOST:PORT where the lead has found the other end; empty in others, and if the lead has started it
-	Yield bool
 	Job   launch.Job
 	Stop  *Stopper
 }

@@ -4,7 +4,6 @@ package control
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -93,7 +92,10 @@ func (e *end) one(c *bench.Case) error {
 		// Packets may still be posted in the case's memory: closing the bench ends them before it frees that.
 		return err
 	}
-	return errors.Join(err, e.b.Finish())
+	if ferr := e.b.Finish(); ferr != nil {
+		return e.abort(ferr)
+	}
+	return err
 }
 
 // followRounds runs as many rounds as the lead orders.

@@ -16,6 +16,7 @@ import (
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/report"
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/descriptors"
 )
 
 // Config configures a run.
@@ -175,7 +176,7 @@ func (r *run) measure(name string, plan []bench.Case) error {
 // miss reports and records a case that could not be measured.
 func (r *run) miss(m report.Missing) error {
 	if !bench.Unavailable(m.Err) || !r.all && m.Test == "" {
-		r.failed = cmp.Or(r.failed, fmt.Errorf("%s", m))
+		r.failed = cmp.Or(r.failed, fmt.Errorf("%s%s", m, descriptors.Remedy(m.Err)))
 		if len(r.Drivers) == 1 && !r.all {
 			return r.failed
 		}
@@ -241,7 +242,8 @@ func (r *run) lead(t *team, p *bench.Plan, cases []bench.Case) error {
 	if err != nil {
 		return err
 	}
-	s := &bench.Setup{Plan: p.At(0), Lead: true, Local: local, Peer: r.Remote, Yield: p.Yield && local, Stop: t.stop, Job: t.job}
+	s := &bench.Setup{Plan: p.At(0), Lead: true, Local: local, Peer: r.Remote, Stop: t.stop, Job: t.job}
+	s.Yield = p.Yield && local
 	e := &end{team: t, setup: s, run: r}
 	return e.measure(func() error { return e.leadCases(cases) })
 }

@@ -127,7 +127,7 @@ func serve(t *team, c *Config, remote bool) error {
 			cpu = cpus.follow
 		}
 		c.override(&s.Plan)
-	} else if s.Yield = p.Yield; rank < len(p.CPUs) {
+	} else if rank < len(p.CPUs) {
 		cpu = p.CPUs[rank]
 	}
 	if cpu >= 0 {
@@ -148,7 +148,7 @@ func serve(t *team, c *Config, remote bool) error {
 // override replaces the lead's device and options by those of the listener: an address of one machine is not one of the
 // other.
 func (c *Config) override(p *bench.Plan) {
-	if c.Device != "" {
+	if c.Device != "" && slices.ContainsFunc(c.Drivers, func(d string) bool { return d == p.Driver || d == "all" }) {
 		p.Device = c.Device
 	}
 	if slices.Contains(c.Drivers, p.Driver) && !bench.IsBaseline(p.Driver) {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
 	"github.com/bywash/bywash/driver"
@@ -40,6 +41,16 @@ type peerError struct {
 
 func (e *peerError) Error() string     { return e.text }
 func (e *peerError) Unavailable() bool { return e.unavailable }
+
+// plain replaces what a terminal would obey in the text of another process.
+func plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) || r == '\n' {
+			return r
+		}
+		return '?'
+	}, s)
+}
 
 func newTeam(ctx context.Context, job *launch.Client) *team {
 	t := &team{job: job, stop: bench.NewStopper(ctx)}
@@ -97,7 +108,7 @@ func (t *team) exchange(data []byte, mine error) ([][]byte, error) {
 		}
 		replies[rank] = w.Data
 		if w.Err != "" && rank != t.job.Rank() && (mine == nil || bench.Unavailable(mine) && !w.Unavailable) {
-			mine = &peerError{text: w.Err, unavailable: w.Unavailable}
+			mine = &peerError{text: plain(w.Err), unavailable: w.Unavailable}
 		}
 	}
 	return replies, mine
@@ -159,7 +170,6 @@ func (t *team) close() {
 // hello is the first message of each rank.
 type hello struct {
 	Version string      `json:"version"`
-	Host    string      `json:"host"`
 	Boot    string      `json:"boot"` // of the kernel: the same on one machine
 	Plan    *bench.Plan `json:"plan,omitempty"`
 }
@@ -167,7 +177,6 @@ type hello struct {
 // exchangeHello returns the lead's plan, and whether all ranks are on one machine.
 func (t *team) exchangeHello(version string, mine *bench.Plan) (p *bench.Plan, local bool, err error) {
 	h := hello{Version: version, Boot: bootID(), Plan: mine}
-	h.Host, _ = os.Hostname()
 	b, err := json.Marshal(h)
 	if err != nil {
 		return nil, false, err

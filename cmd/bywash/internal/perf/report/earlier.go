@@ -17,7 +17,9 @@ type Baseline map[baselineKey]float64
 
 type baselineKey struct {
 	driver, test, mem, wait, bind string
-	size, ranks                   int
+	size, ranks, peers            int
+	goroutines                    int
+	validate                      bool
 }
 
 // ReadBaseline reads the output of perf --json. The last result of a kind counts.
@@ -60,7 +62,7 @@ func parseBaseline(r io.Reader) (Baseline, error) {
 }
 
 func (r *Result) key() baselineKey {
-	return baselineKey{r.Driver, r.Test, r.Mem, r.Wait, r.Bind, r.Size, r.Ranks}
+	return baselineKey{r.Driver, r.Test, r.Mem, r.Wait, r.Bind, r.Size, r.Ranks, r.Peers, r.Goroutines, r.Validate}
 }
 
 // Compare fills in a result's change.

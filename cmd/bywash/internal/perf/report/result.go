@@ -41,6 +41,11 @@ type Result struct {
 	// Ranks is how many processes took part, in tests of more than two.
 	Ranks int `json:"ranks,omitempty"`
 
+	// Of the command line; absent without the flag.
+	Validate   bool `json:"validate,omitempty"`
+	Peers      int  `json:"peers,omitempty"`
+	Goroutines int  `json:"goroutines,omitempty"`
+
 	// Bind is none where the processes were not pinned.
 	Bind string `json:"bind,omitempty"`
 
@@ -82,6 +87,7 @@ func New(drv string, j *bench.Round, path string, cpu time.Duration) *Result {
 	r := &Result{
 		Driver: drv, Test: string(cs.Test), Size: cs.Size, Iters: int64(j.N),
 		Path: path, Mem: cs.Mem, Wait: cs.Wait, Time: time.Now().UTC().Format(time.RFC3339), Ranks: cs.Ranks,
+		Validate: cs.Validate, Peers: cs.Peers, Goroutines: cs.Goroutines,
 	}
 	if bench.IsBaseline(drv) {
 		r.Mem = "heap"
@@ -161,11 +167,15 @@ type Missing struct {
 }
 
 func (m Missing) String() string {
-	text := strings.TrimPrefix(m.Err.Error(), m.Driver+": ") // a driver's own errors name it too
 	if m.Test == "" {
-		return fmt.Sprintf("%s: %s", m.Driver, text)
+		return m.reason()
 	}
-	return fmt.Sprintf("%s %s %s: %s", m.Driver, m.Test, bench.FormatSize(m.Size), text)
+	return fmt.Sprintf("%s %s %s", m.Driver, m.Test, bench.FormatSize(m.Size)) + strings.TrimPrefix(m.reason(), m.Driver)
+}
+
+// reason is the driver's name, once, and the error.
+func (m Missing) reason() string {
+	return m.Driver + ": " + strings.TrimPrefix(m.Err.Error(), m.Driver+": ")
 }
 
 // notes reports missing measurements, one a line.

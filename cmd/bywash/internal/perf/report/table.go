@@ -75,7 +75,7 @@ func (t *tableReporter) notes(b *strings.Builder) {
 			whole = append(whole, m.String())
 			continue
 		}
-		key := m.Driver + ": " + m.Err.Error()
+		key := m.reason()
 		if some[key] == nil {
 			order = append(order, key)
 		}

@@ -150,8 +150,8 @@ func (b *sessionBench) Start(blob []byte) (err error) {
 
 func (b *sessionBench) Finish() error {
 	if b.region != nil {
-		for b.region.Deregister() == driver.ErrBusy {
-			b.s.Progress()
+		if err := b.setup.Stop.RetryBusy(func() error { b.s.Progress(); return b.region.Deregister() }); err != nil {
+			return err
 		}
 		b.region = nil
 	}
