@@ -114,6 +114,10 @@ func (o *options) listenAt(ctx context.Context, port int) (list []*net.TCPListen
 	lc.SetMultipathTCP(false)
 	for _, host := range where {
 		l, err := lc.Listen(ctx, "tcp", net.JoinHostPort(host, fmt.Sprint(port)))
+		if errors.Is(err, unix.EADDRNOTAVAIL) && o.ofDevice && len(o.addresses) > 1 {
+			o.addresses = slices.DeleteFunc(slices.Clone(o.addresses), func(a netip.Addr) bool { return a.String() == host })
+			continue // a new IPv6 address is tentative for a second, one that is in use elsewhere for good
+		}
 		if err != nil {
 			for _, l := range list {
 				_ = l.Close()
@@ -137,7 +141,7 @@ func (a address) targets(to address) ([]netip.AddrPort, error) {
 			list = append(list, netip.AddrPortFrom(x, to.port))
 			continue
 		}
-		for _, zone := range zones() {
+		for _, zone := range a.zones() {
 			list = append(list, netip.AddrPortFrom(x.WithZone(zone), to.port))
 		}
 	}
@@ -148,8 +152,17 @@ func (a address) targets(to address) ([]netip.AddrPort, error) {
 	return list, nil
 }
 
-// zones are the interfaces that a link-local address may belong to.
-func zones() (names []string) {
+// zones are the interfaces that a link-local address of a peer may belong to: those of this context's own such
+// addresses, or else any.
+func (a address) zones() (names []string) {
+	for _, x := range a.addrs {
+		if x.Zone() != "" && !slices.Contains(names, x.Zone()) {
+			names = append(names, x.Zone())
+		}
+	}
+	if len(names) > 0 {
+		return names
+	}
 	const most = 4
 	ifs, _ := net.Interfaces()
 	for _, i := range ifs {

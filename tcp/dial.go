@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/descriptors"
 	"github.com/bywash/bywash/internal/handshake"
 	"github.com/bywash/bywash/internal/kit"
 )
@@ -170,7 +171,7 @@ func (c *share) dial(ctx context.Context, peer uint64, to netip.AddrPort) (_ *li
 		case errors.Is(err, unix.ECONNREFUSED):
 			what = "the peer's process is gone"
 		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
-			what = "this process has no descriptor left (ulimit -n)"
+			what = "no file can be opened" + descriptors.Remedy(err)
 		}
 		return nil, fmt.Errorf("%w: %s: %w", driver.ErrBroken, what, err)
 	}

@@ -30,22 +30,24 @@
 //
 // # Connecting
 //
-// Both sides dial, so that one direction that works is enough unless dialing in the other one is refused at once, as by
-// a process that is gone (dial.go, listen.go). The side with the lower incarnation leads: it takes one proven link for
-// each of its calls of Connect, in their order, and the other side matches it with its own calls (pendingpeer.go). The
-// leader confirms each match, because its instance may have been given up meanwhile. Links without an instance are
-// closed by the side that dialed them. Those that wait for the other side's call end after 30 s, or when there are too
-// many (pending.go): they are dialed again as long as their user waits.
+// Both sides dial, so that one direction that works is enough if both call Connect within the dead time, unless
+// dialing in the other one is refused at once, as by a process that is gone (dial.go, listen.go). The side with the
+// lower incarnation leads: it takes one proven link for each of its calls of Connect, in their order, and the other
+// side matches it with its own calls (pendingpeer.go). The leader confirms each match, because its instance may have
+// been given up meanwhile. Links without an instance are closed by the side that dialed them. Those that wait for the
+// other side's call end after 30 s, or when there are too many (pending.go): they are dialed again as long as their
+// user waits.
 //
 // # When the peer dies
 //
 // The kernel closes the sockets of a process that dies: the reader sees the stream end without the frame bye, and the
 // connection is broken. A host that is gone is noticed by silence: each side sends a sign of life if it has sent
-// nothing for a twelfth of the lesser dead time of both, and breaks the connection when it has received nothing for eleven
-// twelfths of its own, or somewhat more. A process that was stopped for at most four fifths of the dead time loses
-// nothing. Disconnect and Close send the frame bye and wait, in the keep-alive goroutine, until the peer's kernel has
-// everything, at most the dead time: what a peer has not made room for by then is lost. A context that is closed in the
-// middle of a long message that it sends breaks the connection, because the rest of the message cannot follow.
+// nothing for a twelfth of the lesser dead time of both, and breaks the connection when it has received nothing for
+// eleven twelfths of its own, or somewhat more. A process that was stopped for at most four fifths of the dead time
+// loses nothing. Disconnect and Close send the frame bye and wait, Disconnect in the keep-alive goroutine, until the
+// peer's kernel has everything, at most the dead time: what a peer has not made room for by then is lost. A context
+// that is closed in the middle of a long message that it sends breaks the connection, because the rest of the message
+// cannot follow.
 //
 // # Options
 //
@@ -61,10 +63,11 @@
 // # Limits
 //
 // Links that wait for this side's Connect take at most a quarter of the descriptors that the process may still open,
-// and half of that for one host. Messages of the small track have at most 16 KiB. A connection of the small track takes
-// 224 KiB of memory, one of the large track some 9 KiB. Nothing allocates on the data path, but with encrypt=on, where
-// the cipher allocates a nonce a record of at most 16 KiB. There is no one-sided access: sessions emulate it. Every
-// kernel that Go supports will do.
+// and half of that for one host. Messages of the small track have at most 16 KiB. A connection of the small track
+// takes 224 KiB of memory, one of the large track some 9 KiB; encrypt=on adds some 81 KiB, and a cancelled receive
+// whose message still comes 32 KiB. Nothing allocates on the data path, but with encrypt=on, where the cipher
+// allocates a nonce a record of at most 16 KiB. There is no one-sided access: sessions emulate it. Every kernel that
+// Go supports will do.
 package tcp
 
 // Name is the driver's name.

@@ -93,7 +93,7 @@ func (tcpDriver) Query(h driver.Hints) (driver.NIC, error) {
 		if err != nil {
 			return nil, err
 		}
-		o.wildcard = device == AllDevices
+		o.ofDevice, o.wildcard = true, device == AllDevices
 	}
 	props := driver.Properties{
 		Driver: Name, Device: device, Track: h.Track, Capabilities: capabilities(h.Track, &o),

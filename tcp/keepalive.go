@@ -49,9 +49,7 @@ func (c *share) wakeKeepAlive() {
 	case c.keepAliveWoken <- struct{}{}:
 	default:
 	}
-	if c.poll.keepAlive.mark() {
-		c.poll.ring()
-	}
+	c.poll.keepAlive.wake()
 }
 
 // schedule has the keep-alive goroutine poll soon: something waits for room, or is held back.
@@ -131,13 +129,14 @@ func (c *share) pollAll(now time.Time, checkDue bool, beat *clock, beats int) (c
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	tick := c.opts.deadTime / checks
+	var polled pollClock
 	for i := range c.Conns.All() {
 		if i.State() != kit.StateUp {
 			continue
 		}
 		conns++
 		if checkDue {
-			if !c.watched.Load() && !i.receive() {
+			if !c.watched.Load() && (polled.over() || !i.receive()) {
 				c.drain.requeue(i)
 			}
 			i.checkAlive()

@@ -69,7 +69,7 @@ func (l *large) target(budget int) (bufs [][]byte, asked int, whole bool) {
 	want := int(min(left, uint64(budget)))
 	if r.slot == nil {
 		if r.scratch == nil {
-			r.scratch = make([]byte, 64<<10)
+			r.scratch = make([]byte, recvPiece)
 		}
 		want = min(want, len(r.scratch))
 		r.bufs[0] = r.scratch[:want]

@@ -14,6 +14,7 @@ import (
 type options struct {
 	low, high int          // ports to listen at; 0: the kernel chooses
 	addresses []netip.Addr // that are listened at and published
+	ofDevice  bool         // the addresses were not given, but found
 	wildcard  bool         // listen at all addresses of the host
 	netns     string       // path of the network namespace; "": that of the process
 	deadTime  time.Duration

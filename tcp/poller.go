@@ -23,9 +23,6 @@ type poller struct {
 	fd        int
 	waiter    sleeper
 	keepAlive sleeper
-
-	mu     sync.RWMutex // guards the rest: a goroutine that wakes sleepers may be late, when the context is closed
-	wakeup int          // an eventfd that ends sleeps; -1 after close
 }
 
 // sleeper is a place to sleep until the poller has something: a descriptor of it, which the first sleep makes a file of
@@ -44,22 +41,14 @@ type sleeper struct {
 	raw  syscall.RawConn
 }
 
-const wakeupToken = ^uint64(0)
-
 func newPoller(c *share) (*poller, error) {
-	p := &poller{fd: -1, wakeup: -1, waiter: sleeper{fd: -1}, keepAlive: sleeper{fd: -1}}
+	p := &poller{fd: -1, waiter: sleeper{fd: -1}, keepAlive: sleeper{fd: -1}}
 	var err error
 	if p.fd, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
 	}
-	if p.wakeup, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		p.close()
-		return nil, os.NewSyscallError("eventfd", err)
-	}
-	if err = p.control(unix.EPOLL_CTL_ADD, p.wakeup, unix.EPOLLIN, wakeupToken); err == nil {
-		if err = p.waiter.open(c, p.fd); err == nil {
-			err = p.keepAlive.open(c, p.fd)
-		}
+	if err = p.waiter.open(c, p.fd); err == nil {
+		err = p.keepAlive.open(c, p.fd)
 	}
 	if err != nil {
 		p.close()
@@ -90,14 +79,15 @@ func (s *sleeper) opened() (*os.File, syscall.RawConn) {
 
 func (s *sleeper) close() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	file := s.file
 	if s.fd >= 0 {
 		_ = unix.Close(s.fd)
 		s.fd = -1
 	}
-	if s.file != nil {
-		_ = s.file.Close() // ends a sleep
-		s.file = nil
+	s.file = nil
+	s.mu.Unlock()
+	if file != nil {
+		_ = file.Close() // ends a sleep
 	}
 }
 
@@ -125,34 +115,25 @@ func (s *sleeper) sleep(d time.Duration) {
 	s.asleep.Store(false)
 }
 
-// mark makes the next look end the sleep. It reports whether the eventfd has to be written to cause one: not if the
-// first look of a sleep, or one that is under way, has yet to ask whether it is over.
-func (s *sleeper) mark() bool {
+// wake ends a sleep, by a deadline that has passed: an event of the poller might be taken by a goroutine that polls. The
+// first look of a sleep, and one that is under way, have yet to ask whether it is over. A call that comes late ends the
+// next sleep.
+func (s *sleeper) wake() {
 	s.woken.Store(true)
-	return s.asleep.Load() && !s.looking.Load()
+	if !s.asleep.Load() || s.looking.Load() {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.file != nil {
+		_ = s.file.SetReadDeadline(time.Unix(1, 0))
+	}
 }
 
 // wake ends sleeps.
 func (p *poller) wake() {
-	if w, k := p.waiter.mark(), p.keepAlive.mark(); w || k {
-		p.ring()
-	}
-}
-
-// wakeWaiter ends the sleep of a waiter. One that is reading sockets polls anyway.
-func (p *poller) wakeWaiter() {
-	if p.waiter.mark() {
-		p.ring()
-	}
-}
-
-func (p *poller) ring() {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	if p.wakeup >= 0 {
-		one := [8]byte{1}
-		_, _ = unix.Write(p.wakeup, one[:])
-	}
+	p.waiter.wake()
+	p.keepAlive.wake()
 }
 
 // epollEvent is the kernel's struct epoll_event with one number as its data.
@@ -198,14 +179,7 @@ func (p *poller) ready(events []unix.EpollEvent) int {
 func (p *poller) close() {
 	p.waiter.close()
 	p.keepAlive.close()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, fd := range []int{p.fd, p.wakeup} {
-		if fd >= 0 {
-			_ = unix.Close(fd)
-		}
-	}
-	p.wakeup = -1
+	_ = unix.Close(p.fd)
 }
 
 // drainState belongs to the goroutine that drains: one at a time does.
@@ -333,9 +307,6 @@ func (c *share) takeReady() (did bool) {
 		for k := range d.events[:n] {
 			e := &d.events[k]
 			token := uint64(uint32(e.Fd)) | uint64(uint32(e.Pad))<<32
-			if token == wakeupToken {
-				continue
-			}
 			did = true
 			if i := c.Conns.At(uint32(token)); i != nil && tokenOf(i) == token {
 				late = late || clock.over()

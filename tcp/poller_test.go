@@ -3,50 +3,65 @@
 package tcp
 
 import (
-	"os"
-	"path/filepath"
+	"runtime"
+	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
 )
 
-// A goroutine that wakes sleepers of a context that was closed meanwhile writes to no file that has got the number of
-// the context's descriptor.
-func TestLateWakeupWritesToNoFile(t *testing.T) {
-	file, err := os.Create(filepath.Join(t.TempDir(), "foreign"))
-	if err != nil {
-		t.Fatal(err)
+// A wake-up ends a sleep although another goroutine takes what the poller has meanwhile.
+func TestWakeUpBesideAPollingGoroutineIsNotLost(t *testing.T) {
+	c := aContext(t, driver.Small, nil)
+	c.watch()
+	s := &c.poll.waiter
+	slept := 0
+	for range 2000 {
+		stop, returned := make(chan struct{}), make(chan struct{})
+		go func() { s.sleep(0); close(returned) }()
+		over := func() bool {
+			select {
+			case <-returned:
+				return true
+			default:
+				return false
+			}
+		}
+		for k := 0; k < 100 && !over(); k++ { // so that it sleeps, often
+			runtime.Gosched()
+		}
+		if !over() {
+			slept++
+		}
+		var polls sync.WaitGroup
+		polls.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					c.takeReady()
+				}
+			}
+		})
+		for !s.asleep.Load() && !over() {
+			runtime.Gosched()
+		}
+		s.wake()
+		select {
+		case <-returned:
+		case <-time.After(20 * time.Second):
+			t.Fatalf("the sleep goes on after the wake-up; %d before it were ended", slept)
+		}
+		close(stop)
+		polls.Wait()
 	}
-	defer file.Close()
-	for range 100 {
-		c := aContext(t, driver.Small, nil)
-		number := c.poll.wakeup
-		if err := c.Close(); err != nil {
-			t.Fatal(err)
-		}
-		again, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, number)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if again == number {
-			c.poll.ring()
-		}
-		_ = unix.Close(again)
-		if again != number { // the runtime was faster
-			continue
-		}
-		info, err := file.Stat()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if info.Size() != 0 {
-			t.Errorf("a foreign file has %d bytes, want 0", info.Size())
-		}
-		return
+	if slept == 0 {
+		t.Error("no goroutine slept when it was woken")
 	}
-	t.Error("the number of the closed descriptor was never free")
 }
 
 // An event of a connection that had the number before does not concern the new one.

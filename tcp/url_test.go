@@ -3,6 +3,7 @@
 package tcp
 
 import (
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -48,5 +49,33 @@ func TestReachByURL(t *testing.T) {
 				t.Errorf("both are in the domain %q", a.domain())
 			}
 		})
+	}
+}
+
+// A context with link-local addresses dials such addresses of a peer on the interfaces of its own.
+func TestLinkLocalIsDialedOnOwnInterfaces(t *testing.T) {
+	own := address{port: 4000, addrs: []netip.Addr{netip.MustParseAddr("fe80::1%eth5"), netip.MustParseAddr("fe80::2%eth5")}}
+	targets, err := own.targets(address{port: 4001, addrs: []netip.Addr{netip.MustParseAddr("fe80::3")}})
+	want := []netip.AddrPort{netip.MustParseAddrPort("[fe80::3%eth5]:4001")}
+	if err != nil || !slices.Equal(targets, want) {
+		t.Errorf("dials %v, %v; want %v", targets, err, want)
+	}
+}
+
+// An address of a device that cannot be listened at yet is left out; one that was asked for is an error.
+func TestAddressThatCannotBeBoundIsLeftOut(t *testing.T) {
+	usable, foreign := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.0.2.77")
+	for _, found := range []bool{true, false} {
+		o := options{addresses: []netip.Addr{foreign, usable}, ofDevice: found}
+		list, _, err := o.listen(t.Context())
+		for _, l := range list {
+			defer l.Close()
+			if a := l.Addr().(*net.TCPAddr).AddrPort().Addr(); a != usable {
+				t.Errorf("listens at %v", a)
+			}
+		}
+		if (err == nil) != found || found && !slices.Equal(o.addresses, []netip.Addr{usable}) {
+			t.Errorf("with addresses that were found %v: publishes %v, %v", found, o.addresses, err)
+		}
 	}
 }

@@ -40,6 +40,6 @@ func (s sockets) Sleep(_ uint64, again bool) {
 	}
 }
 
-func (s sockets) Wake() { s.c.poll.wakeWaiter() }
+func (s sockets) Wake() { s.c.poll.waiter.wake() }
 
 func (s sockets) Call() { s.c.wakeKeepAlive() }
