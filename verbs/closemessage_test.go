@@ -3,6 +3,7 @@
 package verbs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -235,5 +236,30 @@ func TestMemoryIsKeptUntilTheDeviceLetsGo(t *testing.T) {
 	})
 	if !refused {
 		t.Error("the receive ended though the device had refused to reset its queue pairs")
+	}
+}
+
+// TestWaiterTriesTheResetAgain: a goroutine that sleeps until a receive ends does not need another call for that.
+func TestWaiterTriesTheResetAgain(t *testing.T) {
+	if provider.Profile() != "stuck" {
+		provider.Run(t, provider.Build(t), "stuck", "^TestWaiterTriesTheResetAgain$")
+		return
+	}
+	a, b := pair(t, driver.Large, nil)
+	recv := driver.Packet{IOV: [][]byte{make([]byte, 1<<20)}}
+	if err := b.api.RecvPost(&recv); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		ended <- b.api.(driver.RecvWaiter).RecvWait(ctx, &recv)
+	}()
+	if err := a.api.Disconnect(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("the receive ends with %v, want %v", err, driver.ErrClosed)
 	}
 }

@@ -119,8 +119,8 @@ func (n *conn) endpointChanged() {
 	}
 }
 
-// lost is called when the peer's process has died or has closed, or cannot be reached. Completions of its earlier messages may not be in the
-// completion queue yet.
+// lost is called when the peer's process has died or has closed, or cannot be reached. Completions of its earlier messages
+// may not be in the completion queue yet.
 func (n *conn) lost() {
 	n.Resolve(kit.StateUp, nil) // the connection was established, for a moment
 	for range 3 {
@@ -150,7 +150,14 @@ func (n *conn) prepare(theirs []byte) error {
 // OnClose implements kit.ConnHooks. From here on the goroutine finishClose owns the connection.
 func (n *conn) OnClose(before kit.State) {
 	n.closing = true
-	wait := before != kit.StateConnecting && n.api.sendClose() && before == kit.StateUp
+	wait := false
+	switch before {
+	case kit.StateConnecting:
+	case kit.StateBroken: // a close message would say that everything was sent
+		n.stopQPs()
+	default:
+		wait = n.api.sendClose() && before == kit.StateUp
+	}
 	n.ctx.tasks.Go(func() { n.finishClose(wait) })
 }
 

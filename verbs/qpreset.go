@@ -48,6 +48,9 @@ func (n *conn) resetQPs() bool {
 			n.qpsReset = false
 		}
 	}
+	if !n.qpsReset {
+		time.AfterFunc(resetPause, n.Life.Wake) // a waiter polls once more then
+	}
 	return n.qpsReset
 }
 

@@ -366,7 +366,7 @@ func (id *CMID) Info() (CMInfo, error) {
 	return info, err
 }
 
-// SetTOS sets the type of service of the connection, before ResolveAddr.
+// SetTOS sets the type of service of the connection, before ResolveRoute.
 func (id *CMID) SetTOS(tos uint8) error {
 	return id.call("set_option", func() int { return rawCMSetTOS(id.h, tos) })
 }

@@ -115,6 +115,9 @@ func rawQueryPort(h handle, port int, a *PortAttr) int {
 	if r := int(C.bw_query_port(h, C.int(port), &c)); r < 0 {
 		return r
 	}
+	if c.max_msg_sz == 0 { // the kernel module mana_ib left it out until 2026; this is its limit
+		c.max_msg_sz = 16 << 20
+	}
 	*a = PortAttr{
 		State: PortState(c.state), LinkLayer: LinkLayer(c.link_layer), MaxMTU: MTU(c.max_mtu), ActiveMTU: MTU(c.active_mtu),
 		MaxMessage: uint32(c.max_msg_sz), GIDs: int(c.gid_tbl_len), PKeys: int(c.pkey_tbl_len),

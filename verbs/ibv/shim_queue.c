@@ -259,7 +259,8 @@ int bw_create_qp(void *pd, struct bw_cq *scq, struct bw_cq *rcq, struct bw_srq *
 	errno = 0;
 	q->qp = bw_verbs.ibv_create_qp(pd, &a);
 	if (!q->qp) {
-		r = bw_errno();
+		/* bnxt_re says nothing about limits that are exceeded. */
+		r = errno ? -errno : -EINVAL;
 		goto free;
 	}
 	r = bw_cq_attach(scq, q, 1, 0);

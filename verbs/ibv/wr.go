@@ -283,6 +283,7 @@ func (c *SendChain) Next() *SendWR {
 	w := &c.wrs[c.tail]
 	c.tail++
 	w.ID, w.numSGE, w.opcode, w.Flags, w.imm = 0, 0, opSend, 0, 0
+	*sgeAt(w.sges, 0) = sge{} // irdma reads the first entry of a list without entries, too (providers/irdma/uk.c)
 	return w
 }
 
@@ -294,6 +295,7 @@ func (c *RecvChain) Next() *RecvWR {
 	w := &c.wrs[c.tail]
 	c.tail++
 	w.ID, w.numSGE = 0, 0
+	*sgeAt(w.sges, 0) = sge{} // as for sends
 	return w
 }
 

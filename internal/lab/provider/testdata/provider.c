@@ -33,37 +33,45 @@ struct profile {
 	unsigned int vendor; /* 0: the real device's, by which the driver knows Soft-RoCE's own faults */
 	int last;	/* a queue pair in ERR gives shared receives back late, with an event: see below */
 	int stuck;	/* refuses the first reset of a queue pair, and then to destroy it once */
+	int faults;	/* of the provider's own */
 };
+
+/* Takes the first entry of a list for a list of one, though the work request names none. */
+#define EMPTY_LISTS 1
+/* Sets no errno when it refuses a queue pair. */
+#define SILENT 2
+/* Leaves the longest message of a port at 0. */
+#define NO_LONGEST 4
 
 #define MANY 1024
 
 static const struct profile profiles[] = {
 	/* providers/mlx5: has all of it. */
-	{ "mlx5", MANY, MANY, 0, 1, 1, 1, 1, 1, 32768, 1 << 22, 30, 16, 0, 0, 0, 0 },
+	{ "mlx5", MANY, MANY, 0, 1, 1, 1, 1, 1, 32768, 1 << 22, 30, 16, 0, 0, 0, 0, 0 },
 	/* providers/mlx5/qp.c: binds at most 2 GiB; here 1 MiB, so that tests reach it. */
-	{ "binds", MANY, MANY, 0, 1, 1, 1, 1, 1, 32768, 1 << 22, 30, 16, 1 << 20, 0, 0, 0 },
+	{ "binds", MANY, MANY, 0, 1, 1, 1, 1, 1, 32768, 1 << 22, 30, 16, 1 << 20, 0, 0, 0, 0 },
 	/* providers/mlx4/verbs.c: 1 KiB of inline bytes. */
-	{ "mlx4", MANY, MANY, 0, 1, 1, 1, 1, 1, 16351, 65408, 32, 16, 0, 0, 0, 0 },
+	{ "mlx4", MANY, MANY, 0, 1, 1, 1, 1, 1, 16351, 65408, 32, 16, 0, 0, 0, 0, 0 },
 	/* providers/irdma/uverbs.c: EINVAL above max_hw_inline, 101 in generation 2 (E810), which has neither SRQ nor atomics. */
-	{ "irdma", 101, MANY, 0, 1, 1, 0, 0, 1, 4063, 1 << 20, 13, 127, 0, 0, 0, 0 },
+	{ "irdma", 101, MANY, 0, 1, 1, 0, 0, 1, 4063, 1 << 20, 13, 127, 0, 0, 0, 0, EMPTY_LISTS },
 	/* providers/bnxt_re/main.h: 96 in static mode; no alloc_mw, though the firmware names windows. */
-	{ "bnxt_re", 96, MANY, 0, 1, 0, 1, 0, 1, 8191, 1 << 20, 6, 32, 0, 0, 0, 0 },
+	{ "bnxt_re", 96, MANY, 0, 1, 0, 1, 0, 1, 8191, 1 << 20, 6, 32, 0, 0, 0, 0, SILENT },
 	/* providers/hns/hns_roce_u_verbs.c, get_max_inline_data: grants less than asked for; no resize_cq, no alloc_mw. */
-	{ "hns", MANY, 32, 0, 0, 0, 1, 1, 1, 32768, 1 << 22, 63, 128, 0, 0, 0, 0 },
+	{ "hns", MANY, 32, 0, 0, 0, 1, 1, 1, 32768, 1 << 22, 63, 128, 0, 0, 0, 0, 0 },
 	/* providers/erdma: ERDMA_MAX_INLINE; no resize_cq, create_srq or alloc_mw. */
-	{ "erdma", 96, MANY, 0, 0, 0, 0, 1, 1, 8192, 1 << 18, 6, 16, 0, 0, 0, 0 },
+	{ "erdma", 96, MANY, 0, 0, 0, 0, 1, 1, 8192, 1 << 18, 6, 16, 0, 0, 0, 0, 0 },
 	/* providers/mana/wr.c: does not look at IBV_SEND_INLINE; no resize_cq or create_srq. */
-	{ "mana", MANY, MANY, 1, 0, 0, 0, 0, 1, 4096, 1 << 16, 15, 32, 0, 0x1414, 0, 0 },
+	{ "mana", MANY, MANY, 1, 0, 0, 0, 0, 1, 4096, 1 << 16, 15, 32, 0, 0x1414, 0, 0, NO_LONGEST },
 	/* providers/vmw_pvrdma/qp.c: no inline bytes; no resize_cq or alloc_mw. */
-	{ "pvrdma", MANY, 0, 0, 0, 0, 1, 0, 1, 16384, 1 << 18, 16, 16, 0, 0, 0, 0 },
+	{ "pvrdma", MANY, 0, 0, 0, 0, 1, 0, 1, 16384, 1 << 18, 16, 16, 0, 0, 0, 0, 0 },
 	/* providers/efa/verbs.c: SRD and UD only. */
-	{ "efa", 32, MANY, 0, 0, 0, 0, 0, 0, 1024, 1 << 15, 2, 0, 0, 0, 0, 0 },
+	{ "efa", 32, MANY, 0, 0, 0, 0, 0, 0, 1024, 1 << 15, 2, 0, 0, 0, 0, 0, 0 },
 	/* providers/mlx5 and its kernel module: all that raise the event Last WQE Reached. */
-	{ "last", MANY, MANY, 0, 1, 1, 1, 1, 1, 32768, 1 << 22, 30, 16, 0, 0x02c9, 1, 0 },
+	{ "last", MANY, MANY, 0, 1, 1, 1, 1, 1, 32768, 1 << 22, 30, 16, 0, 0x02c9, 1, 0, 0 },
 	/* Any adapter whose firmware does not answer for some time. */
-	{ "stuck", MANY, MANY, 0, 1, 1, 1, 1, 1, 32768, 1 << 22, 30, 16, 0, 0, 0, 1 },
+	{ "stuck", MANY, MANY, 0, 1, 1, 1, 1, 1, 32768, 1 << 22, 30, 16, 0, 0, 0, 1, 0 },
 	/* Nobody's: the least of everything. */
-	{ "least", 0, 0, 0, 0, 0, 0, 0, 1, 128, 1400, 1, 1, 0, 0, 0, 0 },
+	{ "least", 0, 0, 0, 0, 0, 0, 0, 1, 128, 1400, 1, 1, 0, 0, 0, 0, 0 },
 };
 
 static const struct profile *now;
@@ -149,6 +157,8 @@ static int refuses(const struct ibv_send_wr *wr)
 	default:
 		break;
 	}
+	if ((now->faults & EMPTY_LISTS) && !wr->num_sge && wr->sg_list && wr->sg_list->length)
+		return EFAULT; /* such a request would access what a former one did */
 	if (!(wr->send_flags & IBV_SEND_INLINE))
 		return 0;
 	for (k = 0; k < wr->num_sge; k++)
@@ -186,6 +196,8 @@ static int query_port(struct ibv_context *c, uint8_t port, struct ibv_port_attr 
 	a->active_speed = 128;
 	if (size >= 56)
 		((uint32_t *)a)[13] = 256;
+	if (now->faults & NO_LONGEST)
+		a->max_msg_sz = 0;
 	return 0;
 }
 
@@ -406,7 +418,8 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *a)
 		return NULL;
 	}
 	if ((int)asked > now->inline_refused || (int)a->cap.max_send_wr > now->max_wr || (int)a->cap.max_recv_wr > now->max_wr) {
-		errno = EINVAL;
+		if (!(now->faults & SILENT))
+			errno = EINVAL;
 		return NULL;
 	}
 	both = enter(pd->context);
