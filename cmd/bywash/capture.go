@@ -139,7 +139,7 @@ func (f *captureFlags) run(cmd *cobra.Command, pids []int, req stat.CaptureReque
 		c.stop()
 		return err
 	}
-	out, err := f.open()
+	out, err := f.open(ctx)
 	if err != nil {
 		c.stop()
 		return err
@@ -171,16 +171,22 @@ const stuckTime = 5 * time.Second
 
 var errStuck = errors.New("nothing is written")
 
-// watchedWriter counts the bytes that are written.
+// watchedWriter counts the bytes that are written, in pieces of what a pipe has room for.
 type watchedWriter struct {
 	to      io.Writer
 	written atomic.Int64
 }
 
-func (w *watchedWriter) Write(b []byte) (int, error) {
-	n, err := w.to.Write(b)
-	w.written.Add(int64(n))
-	return n, err
+func (w *watchedWriter) Write(b []byte) (sum int, err error) {
+	for piece := range slices.Chunk(b, 64<<10) {
+		n, err := w.to.Write(piece)
+		sum += n
+		w.written.Add(int64(n))
+		if err != nil {
+			return sum, err
+		}
+	}
+	return sum, nil
 }
 
 // await returns what ended brings. After ctx has ended it waits only while bytes are written, or for stuckTime.
@@ -204,12 +210,24 @@ func (w *watchedWriter) await(ctx context.Context, ended <-chan error) error {
 	}
 }
 
-// open opens the output, of which only the owner can read a file: messages are nobody else's business.
-func (f *captureFlags) open() (*os.File, error) {
+// open opens the output, of which only the owner can read a file: messages are nobody else's business. It waits for the
+// reader of a named pipe until ctx ends.
+func (f *captureFlags) open(ctx context.Context) (*os.File, error) {
 	if f.out == "-" {
 		return os.Stdout, nil
 	}
-	out, err := os.OpenFile(f.out, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	var out *os.File
+	var err error
+	opened := make(chan struct{})
+	go func() {
+		defer close(opened)
+		out, err = os.OpenFile(f.out, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	}()
+	select {
+	case <-opened:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("open %s: nobody reads it", f.out)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -288,11 +306,11 @@ func (c *capture) run(ctx context.Context) (err error) {
 		select {
 		case <-ctx.Done():
 			err = context.Canceled
-		case start := <-tick.C:
-			if len(c.pids) == 0 && start.After(rest) {
+		case <-tick.C:
+			if start := time.Now(); len(c.pids) == 0 && start.After(rest) {
 				err = c.scan()
+				rest = time.Now().Add(20 * time.Since(start)) // the kernel's list of sockets may be long
 				c.followFresh()
-				rest = start.Add(20 * time.Since(start)) // the kernel's list of sockets may be long
 			}
 			err = cmp.Or(err, c.flush())
 		}

@@ -330,6 +330,19 @@ func TestCaptureThatFailsKeepsTheFile(t *testing.T) {
 	check(strconv.Itoa(os.Getpid()), "refused")
 }
 
+// A named pipe that nobody opens holds up a capture no longer than it lasts.
+func TestCaptureEndsThoughNobodyOpensItsPipe(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "pipe")
+	if err := unix.Mkfifo(name, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := bywash("capture", "-o", name, "--dev", "there-is-none", "--duration", "50ms")
+	defer time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() }).Stop()
+	if code, _, stderr := status(t, cmd); code != exitFailure || !strings.Contains(stderr, "nobody reads it") {
+		t.Errorf("status %d, %q; want %d and why", code, stderr, exitFailure)
+	}
+}
+
 // A capture into a pipe that nobody reads ends in time, too.
 func TestCaptureEndsThoughNobodyReads(t *testing.T) {
 	r, w, err := os.Pipe()

@@ -3,6 +3,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
@@ -148,8 +150,10 @@ func serve(t *team, c *Config, remote bool) error {
 // override replaces the lead's device and options by those of the listener: an address of one machine is not one of the
 // other.
 func (c *Config) override(p *bench.Plan) {
-	if c.Device != "" && slices.ContainsFunc(c.Drivers, func(d string) bool { return d == p.Driver || d == "all" }) {
-		p.Device = c.Device
+	rails := strings.FieldsFunc(p.Options[bench.RailsOption], func(r rune) bool { return r == ',' || r == '+' })
+	names := append(rails, p.Driver, "all")
+	if slices.ContainsFunc(c.Drivers, func(d string) bool { return slices.Contains(names, d) }) {
+		p.Device = cmp.Or(c.Device, p.Device)
 	}
 	if slices.Contains(c.Drivers, p.Driver) && !bench.IsBaseline(p.Driver) {
 		options := make(map[string]string) // of both, this end's first
