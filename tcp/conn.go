@@ -44,6 +44,7 @@ type conn struct {
 	// The state of the keep-alive check of the connection.
 	hasReceived, hasSent atomic.Bool   // since the last check, and the last beat
 	silent               int           // checks since bytes were received
+	deferred             bool          // the last check did not come to reading it
 	quiet                time.Duration // since bytes were sent, at least
 	every                time.Duration // half of the longest pause between bytes that are sent; guarded by the context's Mu
 	pingDue              bool

@@ -136,10 +136,13 @@ func (c *share) pollAll(now time.Time, checkDue bool, beat *clock, beats int) (c
 		}
 		conns++
 		if checkDue {
-			if !c.watched.Load() && (polled.over() || !i.receive()) {
+			late := !c.watched.Load() && polled.over()
+			if late || !c.watched.Load() && !i.receive() {
 				c.drain.requeue(i)
 			}
-			i.checkAlive()
+			if i.deferred = late && !i.deferred; !i.deferred { // what it has not read may be signs of life
+				i.checkAlive()
+			}
 		}
 		if beats > 0 {
 			i.beat(beat.tick, beats)

@@ -113,6 +113,7 @@ func (s *sleeper) sleep(d time.Duration) {
 	s.asleep.Store(true)
 	_ = raw.Read(s.look)
 	s.asleep.Store(false)
+	s.woken.Store(false) // a deadline caused no look; the caller looks again in any case
 }
 
 // wake ends a sleep, by a deadline that has passed: an event of the poller might be taken by a goroutine that polls. The

@@ -12,11 +12,11 @@ import (
 	"net"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
 	"github.com/bywash/bywash/internal/descriptors"
+	"github.com/bywash/bywash/session"
 	"github.com/bywash/bywash/session/launch"
 )
 
@@ -150,9 +150,7 @@ func serve(t *team, c *Config, remote bool) error {
 // override replaces the lead's device and options by those of the listener: an address of one machine is not one of the
 // other.
 func (c *Config) override(p *bench.Plan) {
-	rails := strings.FieldsFunc(p.Options[bench.RailsOption], func(r rune) bool { return r == ',' || r == '+' })
-	names := append(rails, p.Driver, "all")
-	if slices.ContainsFunc(c.Drivers, func(d string) bool { return slices.Contains(names, d) }) {
+	if slices.Contains(c.Drivers, "all") || slices.Contains(c.Drivers, p.Driver) || c.hasRailsOf(p) {
 		p.Device = cmp.Or(c.Device, p.Device)
 	}
 	if slices.Contains(c.Drivers, p.Driver) && !bench.IsBaseline(p.Driver) {
@@ -161,4 +159,12 @@ func (c *Config) override(p *bench.Plan) {
 		maps.Copy(options, c.Options)
 		p.Options = options
 	}
+}
+
+// hasRailsOf reports whether a plan is of a session all of whose rails are of these drivers.
+func (c *Config) hasRailsOf(p *bench.Plan) bool {
+	rails, err := session.ParseRails(p.Options[bench.RailsOption])
+	return err == nil && p.Driver == bench.Session && !slices.ContainsFunc(rails, func(r session.Rail) bool {
+		return !slices.Contains(c.Drivers, r.Driver) || r.Large != nil && !slices.Contains(c.Drivers, r.Large.Driver)
+	})
 }
